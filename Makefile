@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all the set-up themselves on a machine with Python 3.11, git and make.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/installed  ## Train the embedded model inside 64 tokens (about a minute), then say where the report is.
+	$(BIN)/python -m recipes.rl_basic
+
+test: .venv/installed-dev  ## The fast tests.
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
+
+test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hypothesis examples.
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
+
+lint: .venv/installed-dev  ## Linter, formatter, type checker.
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: .venv/installed-dev  ## Let ruff rewrite what it can.
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: .venv/installed-dev  ## Measure step time and memory on this machine.
+	$(BIN)/python -m benchmarks.train_step
+
+clean:  ## Remove the environment and caches; runs/ stays.
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build *.egg-info

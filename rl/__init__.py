@@ -1,0 +1,1 @@
+"""The method: problems in, rollouts, rewards, coefficients, one optimiser step out."""

@@ -1,0 +1,15 @@
+"""Errors that are the user's to fix: one clear line, exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input. The message says what was given, what was expected, and what to type instead."""
+
+
+def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """The names among `known` most like `given`, best first; empty when nothing is close."""
+    return difflib.get_close_matches(given, list(known), n=count, cutoff=0.5)
