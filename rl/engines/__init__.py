@@ -1,0 +1,1 @@
+"""Engines: everything that holds weights, samples from them and updates them."""

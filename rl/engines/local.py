@@ -1,0 +1,231 @@
+"""`engine=local`: sampler and learner share one model in this process, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rl.engines.base import Engine, SamplingParams, UpdateStats
+from rl.errors import UserError
+from rl.hub import first_line, hub, model_errors
+from rl.losses import PolicyLoss
+from rl.rollouts import Completion, TrainingRow
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from rl.blueprint import Blueprint, LoraConfig, ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEngineConfig:
+    """microbatch_tokens: padded tokens in one forward and backward pass of the learner.
+
+    max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
+    of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
+    """
+
+    microbatch_tokens: int = 16384
+    max_kv_gb: float | None = None
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+
+    def __post_init__(self) -> None:
+        if self.microbatch_tokens < 1:
+            raise UserError(
+                f"engine.microbatch_tokens={self.microbatch_tokens}: expected a positive integer;"
+                " e.g. engine.microbatch_tokens=16384"
+            )
+        if self.max_kv_gb is not None and not self.max_kv_gb > 0:
+            raise UserError(
+                f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
+            )
+
+    def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
+        return LocalEngine(self, blueprint, tokenizer)
+
+
+class LocalEngine:
+    """An `Engine` (rl/engines/base.py) whose sampler and learner are one model."""
+
+    def __init__(self, config: LocalEngineConfig, blueprint: Blueprint, tokenizer: Any) -> None:
+        import torch
+
+        from rl.engines.learner import Learner
+
+        self.device = torch.device(resolve_device(blueprint.device))
+        self.tokenizer = tokenizer
+        self.model, self.adapter = load_model(blueprint.model, config, self.device, seed=blueprint.seed)
+        self.learner = Learner(
+            self.model, blueprint.optimizer, blueprint.temperature, config.microbatch_tokens
+        )
+        self.max_kv_bytes = (config.max_kv_gb or default_kv_gb(self.device)) * 2**30
+
+    def publish(self) -> None:
+        """Nothing to do: the sampler reads the learner's weights."""
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+    ) -> list[list[Completion]]:
+        from rl.engines.sampler import sample
+
+        self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
+        return sample(self.model, prompts, n, params, self.max_kv_bytes)
+
+    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        self.model.eval()
+        return self.learner.logprobs(rows)
+
+    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
+        self.model.train()
+        return self.learner.update(rows, loss, learning_rate)
+
+    def save(self, path: Path) -> None:
+        import torch
+
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        torch.save(
+            {"weights": trainable, "optimizer": self.learner.optimizer.state_dict()}, path / "state.pt"
+        )
+        self.export(path)
+
+    def load(self, path: Path) -> None:
+        import torch
+
+        state = torch.load(path / "state.pt", map_location=self.device, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(state["weights"][name])
+        self.learner.optimizer.load_state_dict(state["optimizer"])
+
+    def export(self, path: Path) -> None:
+        (self.adapter or self.model).save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+
+    def close(self) -> None:
+        import gc
+
+        import torch
+
+        del self.model, self.adapter, self.learner
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def load_model(
+    spec: ModelConfig, config: LocalEngineConfig, device: torch.device, seed: int
+) -> tuple[PreTrainedModel, Any]:
+    """The causal model on `device`, and the PEFT wrapper around it (None for full fine-tuning).
+
+    Raises UserError when the checkpoint cannot be had: it names the Hub id and the way out.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # the bars of reading and writing shards; a download's stays
+    on_gpu = device.type == "cuda"
+    # Full fine-tuning keeps float32 master weights (a bf16 weight rounds small updates away) and computes in bf16.
+    dtype = {
+        "auto": torch.bfloat16 if on_gpu and spec.lora else torch.float32,
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+    }[spec.dtype]
+    with checkpoint_errors(spec):
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            spec.source, revision=spec.revision, dtype=dtype, attn_implementation=config.attn_implementation
+        )
+    model.to(device)
+    checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if spec.lora is None:
+        return model, None
+    return add_lora(model, spec.lora, checkpointing, seed)
+
+
+def add_lora(
+    model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int
+) -> tuple[Any, Any]:
+    """`model` with fresh adapters inside, and the PEFT wrapper that saves them."""
+    import peft
+    import torch
+
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if (
+        tied
+        and not isinstance(lora.target_modules, str)
+        and {"lm_head", "embed_tokens"} & set(lora.target_modules)
+    ):
+        raise UserError(
+            "model.lora.target_modules: this model ties its head to its embedding, and an adapter on one would change both"
+            " when merged; leave lm_head and embed_tokens out, e.g. model.lora.target_modules=all-linear"
+        )
+    torch.manual_seed(seed)  # LoRA's A matrices are drawn at random
+    try:
+        adapter = peft.get_peft_model(
+            model,
+            peft.LoraConfig(
+                r=lora.rank,
+                lora_alpha=lora.alpha,  # type: ignore[arg-type]
+                lora_dropout=lora.dropout,
+                target_modules=lora.target_modules,
+                task_type="CAUSAL_LM",
+            ),
+        )
+    except ValueError as error:
+        raise UserError(
+            f"model.lora.target_modules={lora.target_modules}: {str(error).splitlines()[0]}"
+        ) from None
+    if checkpointing:
+        model.enable_input_require_grads()
+    return adapter.get_base_model(), adapter
+
+
+def load_tokenizer(spec: ModelConfig) -> Any:
+    """The model's own tokenizer; raises UserError as `load_model` does."""
+    from transformers import AutoTokenizer
+
+    with checkpoint_errors(spec):
+        return AutoTokenizer.from_pretrained(spec.source, revision=spec.revision)
+
+
+@contextmanager
+def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
+    """Turns a failure to fetch or read a checkpoint into one line with the way out."""
+    if spec.path is None:
+        assert spec.id is not None
+        with hub("model", spec.id), model_errors(spec.id):
+            yield
+        return
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
+        ) from None
+
+
+def resolve_device(wanted: str) -> str:
+    """`auto` takes a GPU where there is one; an absent device is a UserError."""
+    import torch
+
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if present[name])
+    if not present[wanted]:
+        raise UserError(f"device={wanted}: this machine has none; use device=auto or device=cpu")
+    return wanted
+
+
+def default_kv_gb(device: torch.device) -> float:
+    """Half of what a GPU has free once the weights are there; 4 elsewhere."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0] / 2 / 2**30 if device.type == "cuda" else 4.0
