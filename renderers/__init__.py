@@ -1,0 +1,77 @@
+"""Chat formats: how a conversation becomes prompt ids, and how a completion's ids become thinking and answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from renderers.base import Renderer, RendererConfig
+from rl.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Renderer", "RendererConfig", "load"]
+
+logger = logging.getLogger("tanka")
+
+# A named format is the model's own template, with a mode chosen, for vocabularies that hold these tokens.
+_CHATML = ("<|im_start|>", "<|im_end|>")
+_VOCABULARY = {
+    "qwen3": _CHATML,
+    "qwen3_disable_thinking": _CHATML,
+    "qwen2": _CHATML,
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+}
+_THINKING = {"qwen3": True, "qwen3_disable_thinking": False}
+
+
+def load(
+    config: RendererConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    model_renderer: str = "auto",
+    stop_tokens: Iterable[str] = (),
+    eos_ids: Iterable[int] = (),
+) -> Renderer:
+    """The renderer that `config` names, bound to `tokenizer`.
+
+    model_renderer: the catalogue's format for the model, taken by `renderer=auto`; `auto` where it is not known.
+    stop_tokens, eos_ids: ends of a completion beside the tokenizer's EOS and the template's end of turn (the
+    catalogue's tokens, the generation config's ids).
+
+    Raises UserError when the vocabulary, the template or the thinking mode does not fit.
+    """
+    model = tokenizer.name_or_path or "this model"
+    name: str = model_renderer if config.name == "auto" else config.name
+    if name == "auto":
+        logger.warning("renderer=auto: %s is not in the catalogue; using its own chat template", model)
+        name = "chat_template"
+    vocabulary = tokenizer.get_vocab()
+    if missing := [token for token in _VOCABULARY.get(name, ()) if token not in vocabulary]:
+        raise UserError(
+            f"renderer={name}: the vocabulary of {model} lacks {' '.join(missing)};"
+            " type renderer=chat_template for the model's own format"
+        )
+    if missing := [token for token in stop_tokens if token not in vocabulary]:
+        raise UserError(
+            f"model.stop_tokens: the vocabulary of {model} lacks {' '.join(missing)};"
+            " type model.stop_tokens=[] to end on its own end tokens only"
+        )
+    stop_ids = frozenset([*eos_ids, *(vocabulary[token] for token in stop_tokens)])
+    if tokenizer.eos_token_id is not None:
+        stop_ids |= {tokenizer.eos_token_id}
+
+    if name == "role_colon":
+        from renderers.role_colon import RoleColon
+
+        return RoleColon(tokenizer, stop_ids)
+    from renderers.chat_template import ChatTemplate
+
+    try:
+        template = None if config.template is None else Path(config.template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"renderer.template={config.template}: cannot be read as text: {error}") from None
+    return ChatTemplate(tokenizer, name, stop_ids, _THINKING.get(name, config.thinking), template)

@@ -1,0 +1,61 @@
+"""Plain text for base models without a chat template: `User: …`, `Assistant: …`, turns a blank line apart."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from renderers.base import fingerprint
+from renderers.parsing import Parser
+from renderers.tokens import control_pattern, decode, encode, shield
+from rl.rollouts import Completion, Message, Parsed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+STOP_TEXT = "\n\nUser:"
+
+
+class RoleColon:
+    """Ends with `Assistant:`; the next `User:` line ends an answer (`stop`), as does the model's EOS (`eos`)."""
+
+    name = "role_colon"
+    stop_text: str | None = STOP_TEXT
+    prefilled = False
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]) -> None:
+        self.stop_ids = stop_ids
+        self._parser = Parser(tokenizer, stop_ids, stop_text=STOP_TEXT)
+        self._tokenizer = tokenizer
+        self._controls = control_pattern(
+            t.content for t in tokenizer.added_tokens_decoder.values() if t.special
+        )
+        first = tokenizer.encode("?")[:1]
+        self._bos = first if first == [tokenizer.bos_token_id] else []
+
+    def prompt(self, messages: list[Message]) -> list[int]:
+        turns = [f"{m['role'].capitalize()}: {shield(m['content'], self._controls)}" for m in messages]
+        return self._bos + encode(self._tokenizer, "\n\n".join([*turns, "Assistant:"]))
+
+    def cut(self, completion: Completion) -> Completion:
+        if STOP_TEXT not in decode(self._tokenizer, completion.tokens):
+            return completion
+        # The shortest run of tokens that spells the stop text: a token may hold more than its first characters.
+        end = bisect_left(
+            range(len(completion.tokens)),
+            True,
+            key=lambda length: STOP_TEXT in decode(self._tokenizer, completion.tokens[:length]),
+        )
+        return Completion(
+            tokens=completion.tokens[:end],
+            logprobs=completion.logprobs[:end],
+            stop_reason="stop",
+            entropies=None if completion.entropies is None else completion.entropies[:end],
+        )
+
+    def parse(self, completion: Completion) -> Parsed:
+        return self._parser.parse(completion)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self)

@@ -1,0 +1,40 @@
+"""Text into ids without letting content write control tokens, and ids back into text with every token visible."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# A lone surrogate is no character, so no text that a tokenizer accepts holds one: content cannot forge the mark.
+_BREAK = "\udc00"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def control_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Matches the first character of each place where the text of a control token starts, overlapping ones too."""
+    alternatives = "|".join(re.escape(token) for token in tokens if len(token) > 1)
+    return re.compile(f"(?s)(?=(?:{alternatives})).") if alternatives else re.compile("(?!)")
+
+
+def shield(content: str, controls: re.Pattern[str]) -> str:
+    """`content` with a mark inside each control token's text, so that `encode` reads it as ordinary text.
+
+    transformers' own `sanitize_control_tokens` wraps the tokens instead, and its wrapping keeps a template from
+    stripping the newlines around the think tags of an earlier turn, which changes the prompt.
+    """
+    return controls.sub(rf"\g<0>{_BREAK}", _SURROGATES.sub("\ufffd", content))
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The ids of rendered text, which holds its own BOS if any; text without marks is encoded in one piece."""
+    pieces = text.split(_BREAK)
+    return [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
+    """All tokens visible: a think tag may be a special token. A character cut by the budget becomes U+FFFD."""
+    return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
