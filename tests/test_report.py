@@ -1,0 +1,229 @@
+"""The report of a run, read as a reader's browser would: one page, nothing fetched, everything escaped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.image import imread
+
+from rl.errors import UserError
+from rl.labels import LABELS
+from rl.loggers import Loggers, RunInfo
+from rl.plots import PICTURES, save_plots
+from rl.report import before_and_after, write_report
+from rl.summary import MAIN_METRICS
+
+ROOT = Path(__file__).parents[1]
+STEPS = 12
+
+
+def metrics(step: int) -> dict[str, float]:
+    good = step / STEPS
+    return {
+        "reward_total": good,
+        "reward_correct": good,
+        "reward_format": good,
+        "frac_all_good": good,
+        "by_group/frac_all_good": good / 2,
+        "by_group/frac_mixed": 0.25,
+        "by_group/frac_all_bad": 0.75 - good / 2,
+        "entropy": 1 - good if step != 3 else float("nan"),
+        "learning_rate": 1e-4,
+        "frac_truncated": 1 - good,
+        "tokens/mean": 60 - step,
+        "tokens/p50": 58 - step,
+        "tokens/p90": 64 - step,
+        "grade/correct": good,
+        "grade/truncated": 1 - good,
+        "grade/wrong": 0.0,
+        **({"eval/reward_correct": good} if step % 4 == 1 else {}),
+    }
+
+
+def sample(step: int, problem: str, **changed: Any) -> dict[str, Any]:
+    return {
+        "step": step, "split": "test", "id": problem, "language": "en", "question": f"Question {problem}?",
+        "thinking": "Some thinking.", "text": r"It is \boxed{\frac{1}{2}}.", "raw": "",
+        "tokens": 29, "ended": "stop",
+        "gold": "1/2", "extracted": "1/2", "correct": True, "format": True, "reason": "correct",
+        "rewards": {"correct": 1.0}, "reward": 1.0,
+    } | changed  # fmt: skip
+
+
+CUT = {
+    "thinking": "<script>alert('思考')</script>", "text": "", "tokens": 64, "ended": "length", "correct": False,
+    "reason": "truncated", "reward": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    loggers = Loggers({})
+    loggers.open(RunInfo(folder, "tiny", {}, STEPS, 0, "id"))
+    for step in range(1, STEPS + 1):
+        loggers.log(step, metrics(step))
+        early = CUT if step == 1 else {}
+        loggers.samples(step, [sample(step, "fixed", **early), sample(step, f"only-{step}")])
+    loggers.close(0)
+    (folder / "status.json").write_text(json.dumps({"state": "finished", "step": STEPS}))
+    (folder / "overrides.yaml").write_text("- loss=grpo\n")
+    (folder / "config.yaml").write_text("data:\n  suffix: '回答は\\boxed{answer} & <b>'\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(run_dir: Path) -> str:
+    return write_report(run_dir).read_text(encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """The page's tags, the addresses it refers to, the text of its marks, and all its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.addresses: list[str] = []
+        self.marks: list[tuple[str, str]] = []
+        self.text = ""
+        self.mark: str | None = None
+        self.folded = 0
+        self.folded_text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        named = dict(attributes)
+        self.addresses += [str(named[key]) for key in ("src", "srcset", "href", "action") if key in named]
+        self.folded += tag == "details"
+        if tag == "mark":
+            self.mark = named["class"]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.folded -= tag == "details"
+        if tag == "mark":
+            self.mark = None
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.folded:
+            self.folded_text += data
+        if self.mark:
+            self.marks.append((self.mark, data))
+
+
+def test_the_page_stands_alone(html: str) -> None:
+    page = Page(html)
+    assert page.tags["img"] == page.tags["source"] == 3  # curves, groups, reasons: light and dark
+    assert page.tags["script"] == page.tags["link"] - 1 == 0
+    assert all(address.startswith("data:") for address in page.addresses)
+    assert "url(" not in html and "@import" not in html
+
+
+def test_samples_are_escaped_folded_and_marked(html: str) -> None:
+    page = Page(html)
+    assert page.folded_text.count("<script>alert('思考')</script>") == 2  # the fold's title and its content
+    assert page.text.count("<script>") == 2
+    assert page.marks == [
+        ("cut", "✂ cut after 64 tokens"),  # where the thinking breaks off
+        ("cut", "✂ cut after 64 tokens"),  # in place of the answer
+        ("box", r"\boxed{\frac{1}{2}}"),
+    ]
+    assert "Question fixed?" in page.text and "Question only" not in page.text
+    assert r"回答は\boxed{answer} & <b>" in page.folded_text and "- loss=grpo" in page.text
+
+
+def test_the_numbers_are_those_of_the_record(run_dir: Path, html: str) -> None:
+    # reward_total: 1/12 at the first step; steps 8..12 average 10/12.
+    assert "reward_totalmean weighted reward0.0830.833\n" in Page(html).text
+    with (run_dir / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, STEPS + 1))
+    assert [float(row["reward_total"]) for row in rows] == [
+        metrics(s)["reward_total"] for s in range(1, STEPS + 1)
+    ]
+    assert rows[2]["entropy"] == "" and rows[1]["eval/reward_correct"] == ""
+
+
+def test_japanese_has_a_word_for_everything_and_a_glyph_for_every_word(run_dir: Path) -> None:
+    missing = set(LABELS["en"]) - set(LABELS["ja"])
+    assert not missing
+    assert set(MAIN_METRICS) <= set(LABELS["en"])
+    before = {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of a glyph that its fonts lack
+        page = write_report(run_dir, "ja").read_text(encoding="utf-8")
+    assert '<html lang="ja">' in page and "学習曲線" in page and "打ち切り" in page
+    assert {key: matplotlib.rcParams[key] for key in before} == before
+
+
+def test_pictures_are_dark_on_dark_and_light_on_light(run_dir: Path, html: str) -> None:
+    assert sorted(path.name for path in (run_dir / "report").iterdir()) == sorted(
+        f"{name}-{theme}.png" for name in PICTURES for theme in ("light", "dark")
+    )
+    for path in (run_dir / "report").iterdir():
+        corner = imread(path)[0, 0, :3].mean()
+        assert corner > 0.9 if path.stem.endswith("light") else corner < 0.1
+        assert path.stat().st_size < 250_000
+
+
+def test_a_run_of_one_step_without_groups_still_has_curves(tmp_path: Path) -> None:
+    rows = [{"step": 1, "reward_total": 0.5, "reward_correct": None}]
+    assert list(save_plots(rows, tmp_path, LABELS["en"])) == ["curves"]
+
+
+def test_before_and_after_prefers_one_problem_far_apart() -> None:
+    near, far = [sample(2, "near"), sample(5, "near")], [sample(1, "far"), sample(4, "far"), sample(9, "far")]
+    pairs, same_problem = before_and_after([far[0], near[0], far[1], near[1], far[2]])
+    assert same_problem
+    assert pairs == [(far[0], far[2]), (near[0], near[1])]
+
+
+def test_before_and_after_without_a_common_problem_takes_the_ends() -> None:
+    rows = [sample(1, "a"), sample(1, "b"), sample(2, "c"), sample(3, "d")]
+    assert before_and_after(rows) == ([(rows[0], rows[3])], False)
+    assert before_and_after(rows[:2]) == ([], False)
+    assert before_and_after([]) == ([], False)
+
+
+def test_what_is_no_run_is_answered_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no metrics\.jsonl: give a run directory"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="has no finished step yet"):
+        write_report(tmp_path)
+
+
+def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recipes.report", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_the_recipe_says_where_the_page_is(run_dir: Path) -> None:
+    done = recipe(f"run={run_dir}", "language=ja")
+    assert (done.returncode, done.stdout) == (0, f"report: {run_dir / 'report.html'}\n")
+    assert 'lang="ja"' in (run_dir / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run=no/such/run"], f"error: run={ROOT / 'no/such/run'} has no metrics.jsonl"),
+        (["run=.", "language=jp"], "error: language=jp: expected one of en, ja; did you mean language=ja?"),
+        ([], "error: run: "),
+    ],
+)
+def test_the_recipe_answers_bad_input_in_one_line(arguments: list[str], said: str) -> None:
+    done = recipe(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
