@@ -1,0 +1,274 @@
+"""What every recipe shares: compose with Hydra, answer bad input in one line, hand a plain tree to the recipe.
+
+Hydra accepts `++lrr=1` silently and answers `max_token=256` without a hint, so overrides are checked before it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from recipes.sweep import print_sweep, record_failure
+from rl.errors import UserError, nearest
+from rl.schema import known_keys, takes_any
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+START = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9 // 1000:06d}"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """One composed config. tree: resolved, plain containers. raw: with its interpolations, for `plan=true`.
+
+    overrides: as typed. choices: the option taken in each group. job_dir: the folder of a multirun's job, else None.
+    """
+
+    tree: dict[str, Any]
+    raw: DictConfig
+    overrides: list[str]
+    choices: dict[str, str]
+    job_dir: Path | None
+
+
+def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Callable[[], None]]:
+    """Makes `run(composed)` the command `python -m recipes.<name>` with conf/<name>.yaml; `schema` types its tree.
+
+    A UserError is one line on stderr and exit code 2. In a multirun a failing job leaves the others running.
+    """
+
+    def decorate(run: Callable[[Composed], Any]) -> Callable[[], None]:
+        def task(config: DictConfig) -> Any:
+            return run(_composed(config))
+
+        def main() -> None:
+            register_resolvers()
+            if "" not in sys.path:
+                sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
+            try:
+                sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
+            except UserError as error:
+                fail(str(error))
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(_guarded(task))()
+            if sweep is not None and (failed := print_sweep(sweep)):
+                raise SystemExit(f"{failed} of the sweep's jobs failed: see the train.log in their folders")
+
+        main.__doc__ = run.__doc__
+        return main
+
+    return decorate
+
+
+def fail(message: str) -> None:
+    """One line on stderr, exit code 2."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+    """`task` with its errors answered here: Hydra would print its own frames, and stop at a sweep's first one."""
+
+    def run(config: DictConfig) -> Any:
+        try:
+            return task(config)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except Exception as error:
+            job = HydraConfig.get()
+            if job.mode == RunMode.MULTIRUN:
+                return record_failure(Path(job.runtime.output_dir), error)
+            if isinstance(error, UserError):
+                fail(str(error))
+            traceback.print_exc()
+            raise SystemExit(1) from None
+
+    return run
+
+
+def _composed(config: DictConfig) -> Composed:
+    job = HydraConfig.get()
+    multirun = job.mode == RunMode.MULTIRUN
+    return Composed(
+        tree=resolved(config),
+        raw=config,
+        overrides=list(job.overrides.task),
+        choices={str(k): str(v) for k, v in job.runtime.choices.items() if "hydra/" not in str(k)},
+        job_dir=Path(job.runtime.output_dir) if multirun else None,
+    )
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Plain containers, every interpolation resolved. Raises UserError naming the key that dangles or is missing."""
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+
+
+def register_resolvers() -> None:
+    OmegaConf.register_new_resolver(
+        "product", lambda a, b: None if a is None or b is None else a * b, replace=True
+    )
+    OmegaConf.register_new_resolver("start_time", lambda: START, replace=True)
+    OmegaConf.register_new_resolver("folder_name", folder_name, replace=True)
+
+
+def folder_name(overrides: str) -> str:
+    """One folder's name for a job: what was overridden, with nothing that a file system takes for a path."""
+    return overrides.replace("/", "_").replace("\\", "_")[:200] or "defaults"
+
+
+def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[list[str], Path | None]:
+    """The command line, checked, and the folder of the sweep it asks for (None: a single run).
+
+    A key that the schema knows but no YAML lists is passed on with Hydra's `++`.
+
+    Raises UserError for a broken override, an unknown group option, an unknown key or a value of the wrong type.
+    """
+    args = get_args_parser().parse_args(arguments)
+    if args.help or args.hydra_help or args.shell_completion or args.info or args.experimental_rerun:
+        return arguments, None
+    overrides = [parse_override(text) for text in args.overrides]
+    with _hydra(name, args.config_dir) as loader:
+        groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
+        config = _compose(
+            args.config_name or name, [_single(o) for o in overrides if groups[str(o.input_line)]]
+        )
+        tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
+        known = known_keys(schema, tree)
+        rewritten = []
+        for text, override in zip(args.overrides, overrides, strict=True):
+            if not groups[text] and not override.is_hydra_override():
+                text = _checked_key(override, text, tree, known)
+            rewritten.append(text)
+        config = _compose(args.config_name or name, [_single(parse_override(text)) for text in rewritten])
+    multirun = args.multirun or config.hydra.mode == RunMode.MULTIRUN
+    swept = next((o for o in overrides if o.is_sweep_override()), None)
+    if swept is not None and not multirun:
+        raise UserError(
+            f"{swept.input_line}: several values make several runs: add -m; or give one value, or a list in brackets"
+        )
+    checked = [a for a in arguments if a not in args.overrides] + rewritten
+    return checked, Path(config.hydra.sweep.dir) if multirun and args.cfg is None else None
+
+
+@contextmanager
+def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
+    """Hydra's own loader with the search path that `hydra.main` will use."""
+    search_path = create_config_search_path(str(CONF))
+    if config_dir is not None:
+        folder = Path(config_dir).absolute()
+        if not folder.is_dir():
+            raise UserError(f"--config-dir={config_dir}: no such folder: {folder}")
+        search_path.prepend("command-line", f"file://{folder}", anchor=SearchPathQuery(provider="schema"))
+    try:
+        yield Hydra.create_main_hydra2(name, search_path).config_loader
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def parse_override(text: str) -> Override:
+    """One command-line override. Raises UserError with the quoting that Hydra's grammar wants."""
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{text}: expected key=value; e.g. max_tokens=256 (see --help)") from None
+        escaped = value.strip("'\"").replace("'", "\\'")
+        raise UserError(
+            f"{text}: this value needs quotes inside the shell's quotes: type \"{key}='{escaped}'\""
+            " (text with Japanese, braces, commas or backslashes is easier kept in a YAML file: --config-dir)"
+        ) from None
+
+
+def _group(override: Override, loader: ConfigLoader) -> bool:
+    """Whether the override chooses a group's option; an unknown option is answered with the known ones."""
+    key = override.key_or_group
+    if override.is_delete():
+        return False
+    parent, _, last = key.rpartition("/")
+    if last not in loader.list_groups(parent):
+        return False
+    options = loader.get_group_options(key)
+    for value in _values(override):
+        for option in value if isinstance(value, list) else [value]:
+            if option is not None and str(option) not in options:
+                known = ", ".join(sorted(options))
+                close = nearest(str(option), options)
+                hint = f"; did you mean {key}={close[0]}?" if close else ";"
+                extra = (
+                    f" (pip install 'tanka-rl[{option}]' adds launchers)" if key == "hydra/launcher" else ""
+                )
+                raise UserError(f"{key}={option}: no such option{hint} options: {known}{extra}")
+    return True
+
+
+def _values(override: Override) -> Iterable[Any]:
+    """The value, or each of a sweep's values."""
+    if override.is_sweep_override() and override.is_discrete_sweep():
+        return [v.strip("'\"") if isinstance(v, str) else v for v in override.sweep_string_iterator()]
+    return [override.value()]
+
+
+def _single(override: Override) -> str:
+    """The override as typed; of a sweep, its first value."""
+    if override.is_sweep_override():
+        if not override.is_discrete_sweep():
+            return f"{override.get_key_element()}=0"
+        return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+    return str(override.input_line)
+
+
+def _checked_key(override: Override, text: str, tree: Mapping[str, Any], known: set[str]) -> str:
+    key = override.key_or_group
+    adds = override.is_add() or override.is_force_add()
+    if override.is_delete() or (adds and takes_any(known, key)):
+        return text
+    if key in known:
+        return text if adds or _contains(tree, key) else f"++{text}"
+    last = key.rpartition(".")[2]
+    close = (
+        nearest(key, known)
+        or nearest(last, {k for k in known if "." not in k})
+        or [k for k in sorted(known) if k.rpartition(".")[2] == last]
+    )
+    hint = f"did you mean {close[0]}?" if close else "--cfg job shows every key"
+    raise UserError(f"{text}: no such key: {key}; {hint}")
+
+
+def _contains(tree: Mapping[str, Any], key: str) -> bool:
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+def _compose(name: str, overrides: list[str]) -> DictConfig:
+    """The composed config with its `hydra` node. Raises UserError in Hydra's words, on one line."""
+    try:
+        return compose(name, overrides, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(" ".join(str(error).split())) from None

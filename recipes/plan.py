@@ -1,0 +1,124 @@
+"""`plan=true`: what a run would do, where each choice comes from, what it may cost in tokens. Loads no weights."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from recipes.cli import CONF, Composed, parse_override
+from rl.blueprint import Blueprint
+from rl.problems import Peek, peek
+from rl.rollouts import Problem
+
+PIPE_WIDTH = 120  # columns where there is no terminal to ask
+GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, the last word first
+
+
+def print_plan(blueprint: Blueprint, composed: Composed) -> None:
+    """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
+    peeked = peek(blueprint.data)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    for part in (blueprint_tree(composed), prompt_view(blueprint, peeked), cost_table(blueprint, peeked)):
+        console.print(part)
+
+
+def blueprint_tree(composed: Composed) -> Tree:
+    """The composed blueprint, each node with the file it is from and each override with its origin."""
+    tree = Tree(f"[bold]{escape(composed.tree['name'])}[/bold]")
+    raw = OmegaConf.to_container(composed.raw, resolve=False)
+    _grow(tree, composed.tree, cast(dict[str, Any], raw), "", Origins(composed))
+    return tree
+
+
+class Origins:
+    """Where a key's value comes from: the command line, a group's file, or another key."""
+
+    def __init__(self, composed: Composed) -> None:
+        self.typed = {o.key_or_group: o for o in map(parse_override, composed.overrides)}
+        self.choices = composed.choices
+        self.primary = OmegaConf.to_container(OmegaConf.load(CONF / "rl_basic.yaml"), resolve=False)
+
+    def of(self, key: str, raw: Any) -> str:
+        """A short text for the tree; "" for a default that nothing has touched."""
+        if key in self.typed and key not in self.choices:
+            return "command line"
+        if key in self.choices:
+            chosen = f"{key}={self.choices[key]}"
+            return f"{chosen}, command line" if key in self.typed else chosen
+        assert isinstance(self.primary, dict)
+        if key in self.primary and raw != self.primary[key]:
+            return next(
+                f"{g}={self.choices[g]}" for g in GLOBAL_GROUPS if self.choices.get(g) not in (None, "None")
+            )
+        whole = re.fullmatch(r"\$\{([\w.]+)\}", str(raw))
+        return whole[1] if whole else str(raw) if "${" in str(raw) else ""
+
+
+def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str, origins: Origins) -> None:
+    for name, value in node.items():
+        key = f"{path}.{name}" if path else str(name)
+        origin = origins.of(key, raw.get(name))
+        note = f"  [cyan]← {escape(origin)}[/cyan]" if origin else ""
+        if isinstance(value, Mapping) and value:
+            branch = tree.add(f"[bold]{escape(str(name))}[/bold]{note}")
+            _grow(branch, value, raw[name] if isinstance(raw.get(name), Mapping) else value, key, origins)
+        else:
+            shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+            tree.add(f"{escape(str(name))}: {escape(shown)}{note}")
+
+
+def prompt_view(blueprint: Blueprint, peeked: Peek) -> Group:
+    """The first problem as the model will see it; as messages when its tokenizer is not on this machine."""
+    stand_in = Problem(
+        "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
+    )
+    messages = blueprint.data.messages(peeked.problem or stand_in)
+    notes = [peeked.note] if peeked.note else []
+    model = blueprint.model
+    text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+    if model.path is None:
+        notes.append(
+            f"needs the Hub: {model.id} (without network, type model.path=FOLDER of a local checkpoint)"
+        )
+    else:
+        from rl.run import open_renderer
+
+        tokenizer, renderer = open_renderer(model, blueprint.renderer)
+        ids = renderer.prompt(messages)
+        text = tokenizer.decode(ids)
+        notes.append(f"{len(ids)} prompt tokens, renderer {renderer.name}")
+    return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
+
+
+def cost_table(blueprint: Blueprint, peeked: Peek) -> Table:
+    """Optimiser steps and the most completion tokens that the run can sample."""
+    table = Table(show_header=False, box=None)
+    known = blueprint.max_steps is not None or peeked.rows is not None
+    steps = blueprint.total_steps((peeked.rows or 0) // blueprint.batch_size)
+    rollouts = blueprint.rollouts_per_step
+    lines = {
+        "train problems": f"{peeked.rows:,}" if peeked.rows is not None else "not known before the download",
+        "rollouts a step": f"{blueprint.batch_size} problems x {blueprint.group_size} completions = {rollouts:,}",
+        "optimiser steps": f"{steps * blueprint.loss.updates_per_batch:,}"
+        if known
+        else "epochs x problems / batch_size",
+        "token ceiling": (
+            f"{steps:,} steps x {rollouts:,} rollouts x {blueprint.max_tokens:,} tokens"
+            f" = {steps * rollouts * blueprint.max_tokens:,} completion tokens"
+            if known
+            else f"{rollouts * blueprint.max_tokens:,} completion tokens a step"
+        ),
+    }
+    for name, value in lines.items():
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,86 @@
+"""Train: `python -m recipes.rl_basic model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from recipes.cli import Composed, recipe
+from rl.blueprint import Blueprint, blueprint_from
+from rl.console import log_handler, summary_table
+from rl.errors import UserError
+from rl.hub import require_model
+from rl.jsonl import read_jsonl
+from rl.problems import ProblemSet, load
+from rl.run_directory import RunDirectory, default_folder, open_directory
+
+log = logging.getLogger("tanka")
+
+
+@recipe("rl_basic", Blueprint)
+def main(composed: Composed) -> None:
+    """Compose, read the data, train, report. Torch is imported last, so that a mistake is answered at once."""
+    blueprint = blueprint_from(composed.tree)
+    if blueprint.plan:
+        from recipes.plan import print_plan
+
+        return print_plan(blueprint, composed)
+    if blueprint.model.path is None:
+        require_model(str(blueprint.model.id), blueprint.model.revision)
+    problems = load(blueprint.data, blueprint.seed)
+    directory = open_directory(
+        wanted=blueprint.run_dir,
+        default=composed.job_dir or default_folder("rl_basic", blueprint.name),
+        config=composed.tree,
+        overrides=composed.overrides,
+        resume=blueprint.resume,
+    )
+    with messages_to(directory):
+        for line in problems.report.lines():
+            log.info("%s", line)
+        directory.write_json("data.json", problems.report.to_json())
+        return run(blueprint, problems, directory, composed)
+
+
+def run(blueprint: Blueprint, problems: ProblemSet, directory: RunDirectory, composed: Composed) -> None:
+    """Trains what is left of the run in `directory`, prints what it changed and where its report is."""
+    import rich
+
+    from rl.report import write_report
+    from rl.run import open_run
+    from rl.train import train
+
+    with open_run(blueprint, problems, directory, composed.tree) as opened:
+        train(opened)
+    console = rich.get_console()
+    console.print(summary_table(read_jsonl(directory.path / "metrics.jsonl")))
+    console.print(
+        f"weights: {directory.final}", f"report:  {write_report(directory.path)}", sep="\n", soft_wrap=True
+    )
+
+
+@contextmanager
+def messages_to(directory: RunDirectory) -> Iterator[None]:
+    """Our messages go to the terminal, above a live view, and to the run's train.log."""
+    to_file = logging.FileHandler(directory.path / "train.log", encoding="utf-8", errors="backslashreplace")
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handlers = [log_handler(), to_file]
+    log.setLevel(logging.INFO)
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, UserError):
+            to_file.emit(log.makeRecord(log.name, logging.ERROR, "", 0, traceback.format_exc(), (), None))
+        raise
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+        to_file.close()
+
+
+if __name__ == "__main__":
+    main()

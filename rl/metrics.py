@@ -1,0 +1,112 @@
+"""Every number that is logged, with its definition. Names without a prefix are W&B's too.
+
+| name | definition |
+|---|---|
+| `reward_total` | mean over the N rollouts of the weighted reward sum |
+| `reward_<name>` | mean of that reward before weighting (`reward_correct`, `reward_format`, ...) |
+| `frac_all_good` | share of rollouts that keep the format AND are correct |
+| `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
+| `entropy` | minus the mean log-probability of the sampled tokens, nats: a sampled estimate |
+| `entropy_exact` | mean entropy of the distributions sampled from, nats; where the loss asks for it |
+| `learning_rate` | the rate of this step |
+| `frac_truncated` | share of completions that hit the budget, by the sampler's word |
+| `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
+| `tokens/thinking` | mean length of the reasoning, in characters' share of the completion's tokens |
+| `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
+| `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
+| `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
+| `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
+| `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
+| `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
+| `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
+| `skipped` | 1 when the step moved no weights (no signal, or a number that is not finite), else 0 |
+| `tokens_per_second` | completion tokens over the wall time of sampling |
+| `time/*` | seconds of each stage |
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from rewards.thinking_language import script_share
+from rl.engines.base import UpdateStats
+from rl.rollouts import Rollout
+
+MAIN = ("reward_total", "reward_correct", "reward_format", "frac_all_good", "entropy", "learning_rate")
+REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated")
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """What N graded rollouts say about the policy that made them; NaN where a mean has nothing to average."""
+    lengths = [len(r.completion.tokens) for r in rollouts]
+    truncated = [r.completion.stop_reason == "length" for r in rollouts]
+    correct = [r.verdict.correct for r in rollouts]
+    good = [r.verdict.correct and r.verdict.format for r in rollouts]
+    reasons = Counter(r.verdict.reason for r in rollouts)
+    finished = [c for c, cut in zip(correct, truncated, strict=True) if not cut]
+    logprobs = [value for r in rollouts for value in r.completion.logprobs]
+    entropies = [value for r in rollouts for value in r.completion.entropies or ()]
+    metrics = {
+        "reward_total": fmean(r.reward for r in rollouts),
+        **{f"reward_{name}": fmean(r.rewards[name] for r in rollouts) for name in rollouts[0].rewards},
+        "frac_all_good": fmean(good),
+        **group_metrics([r.group for r in rollouts], good),
+        "entropy": -fmean(logprobs),
+        "frac_truncated": fmean(truncated),
+        "tokens/mean": fmean(lengths),
+        "tokens/p50": median(lengths),
+        "tokens/p90": percentile(lengths, 0.9),
+        "tokens/max": max(lengths),
+        "tokens/thinking": fmean(thinking_tokens(r) for r in rollouts),
+        "tokens_per_correct": sum(lengths) / sum(correct) if any(correct) else math.nan,
+        "correct_given_finished": fmean(finished) if finished else math.nan,
+        "thinking_ja_share": fmean(script_share(r.parsed.thinking, "ja") for r in rollouts),
+        **{f"grade/{reason}": reasons[reason] / len(rollouts) for reason in REASONS},
+    }
+    if entropies:
+        metrics["entropy_exact"] = fmean(entropies)
+    return metrics
+
+
+def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, float]:
+    """Shares of groups whose members are all good, partly good, all bad. Only mixed groups teach a group loss."""
+    outcomes: dict[int, set[bool]] = {}
+    for group, is_good in zip(groups, good, strict=True):
+        outcomes.setdefault(group, set()).add(bool(is_good))
+    counts = Counter(frozenset(members) for members in outcomes.values())
+    return {
+        "by_group/frac_all_good": counts[frozenset({True})] / len(outcomes),
+        "by_group/frac_mixed": counts[frozenset({True, False})] / len(outcomes),
+        "by_group/frac_all_bad": counts[frozenset({False})] / len(outcomes),
+    }
+
+
+def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]:
+    """What one optimiser update measured."""
+    return {
+        "learning_rate": learning_rate,
+        "loss": stats.loss,
+        "grad_norm": stats.grad_norm,
+        "skipped": float(not stats.stepped),
+        "trust/admitted": fmean(stats.admitted),
+        "trust/kl_mean": fmean(stats.sequence_kl),
+        "trust/kl_max": max(stats.sequence_kl),
+        "ratio/mean": stats.ratio_mean,
+        "ratio/max": stats.ratio_max,
+        "ratio/min": stats.ratio_min,
+    }
+
+
+def thinking_tokens(rollout: Rollout) -> float:
+    """The reasoning's share of the completion's tokens, by its share of the completion's characters."""
+    raw = rollout.parsed.raw
+    return len(rollout.completion.tokens) * len(rollout.parsed.thinking) / len(raw) if raw else 0.0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    ranked = sorted(values)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
