@@ -1,0 +1,143 @@
+"""Grades a file of completions: `python -m recipes.grade file=IN.jsonl out=OUT.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from recipes.cli import Composed, recipe
+from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, split_thinking
+from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
+from rl.errors import UserError
+from rl.jsonl import write_row
+from rl.schema import build
+
+MAX_CHARS = 10_000_000  # of one completion made of repeated parts
+
+
+@dataclass(frozen=True)
+class GradeConfig:
+    """file, out: JSONL paths; raw_gold: `gold` is a whole data-set field; answer_region: where a box counts."""
+
+    file: str
+    out: str
+    raw_gold: bool
+    answer_region: AnswerRegion
+
+
+@dataclass(frozen=True)
+class Row:
+    """One completion to grade. gold: None when the data set's field must be rejected."""
+
+    id: Any
+    completion: str
+    gold: str | None
+    answer_format: AnswerFormat = "boxed"
+    prefilled_think: bool = False
+
+
+@recipe("grade", GradeConfig)
+def main(composed: Composed) -> None:
+    """Grades each row, writes the verdicts, and prints how many there are of each."""
+    import rich
+
+    config: GradeConfig = build(GradeConfig, composed.tree)
+    rows = read_rows(Path(config.file).expanduser(), config.raw_gold)
+    out = Path(config.out).expanduser()
+    if not out.absolute().parent.is_dir():
+        raise UserError(
+            f"out={config.out}: no such folder: {out.absolute().parent}; expected a path in an existing folder"
+        )
+    results = grade_rows(rows, config.answer_region)
+    with out.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        for result in results:
+            write_row(file, result)
+    rich.print(verdict_table(results))
+    print(f"{len(results)} rows: {out}")
+
+
+def read_rows(path: Path, raw_gold: bool) -> list[Row]:
+    """The rows of a JSONL file. Raises UserError naming the line that is not one."""
+    if not path.is_file():
+        raise UserError(f"file={path}: no such file; expected JSONL with id, completion and gold")
+    rows = []
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    rows.append(read_row(json.loads(line), number, raw_gold))
+                except (ValueError, TypeError) as error:
+                    raise UserError(f"{path}, line {number}: {error}") from None
+    return rows
+
+
+def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
+    """One row of the input; raises ValueError saying what is wrong with it."""
+    if not isinstance(fields, Mapping):
+        raise ValueError("expected an object with id, completion and gold")
+    completion = fields.get("completion")
+    if completion is None and isinstance(fields.get("completion_parts"), list):
+        parts = fields["completion_parts"]
+        if sum(len(text) * times for text, times in parts) > MAX_CHARS:
+            raise ValueError(f"completion_parts make more than {MAX_CHARS:,} characters")
+        completion = "".join(text * times for text, times in parts)
+    gold = fields.get("gold")
+    if isinstance(gold, (int, float)) and not isinstance(gold, bool):
+        gold = str(gold)
+    if not isinstance(completion, str) or not isinstance(gold, str):
+        raise ValueError(
+            f"expected texts completion and gold; the row has {', '.join(fields) or 'no fields'}"
+        )
+    answer_format = fields.get("format_spec", "boxed")
+    if answer_format not in get_args(AnswerFormat):
+        raise ValueError(f"format_spec={answer_format}: expected one of {', '.join(get_args(AnswerFormat))}")
+    try:
+        raw = raw_gold or "expect_gold" in fields
+        gold = canonical_raw_gold(gold) if raw else canonical_gold(gold, "plain")
+    except GoldError:
+        gold = None
+    return Row(
+        fields.get("id", number), completion, gold, answer_format, bool(fields.get("prefilled_think", False))
+    )
+
+
+def grade_rows(rows: Sequence[Row], answer_region: AnswerRegion) -> list[dict[str, Any]]:
+    """One result a row, in order: id, gold, extracted, correct, format, reason, seconds."""
+    verdicts: dict[int, Verdict] = {}
+    with Grader(answer_region=answer_region) as grader:
+        grader.self_test()
+        for grader.answer_format in get_args(AnswerFormat):
+            chosen = [i for i, row in enumerate(rows) if row.answer_format == grader.answer_format]
+            parsed = [split_thinking(rows[i].completion, rows[i].prefilled_think) for i in chosen]
+            samples = [Sample(p, rows[i].gold or "") for p, i in zip(parsed, chosen, strict=True)]
+            verdicts |= zip(chosen, grader.grade(samples), strict=True)
+    return [result_of(row, verdicts[i]) for i, row in enumerate(rows)]
+
+
+def result_of(row: Row, verdict: Verdict) -> dict[str, Any]:
+    result = {"id": row.id, **asdict(verdict), "correct": int(verdict.correct), "format": int(verdict.format)}
+    if row.gold is None:
+        result |= {"gold": None, "correct": 0, "reason": "gold_rejected"}
+    return {key: result[key] for key in ("id", "gold", "extracted", "correct", "format", "reason", "seconds")}
+
+
+def verdict_table(results: Sequence[Mapping[str, Any]]) -> Any:
+    """How often each reason occurs, with its first example."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("verdict", "rows", "share", "for example", title="verdicts", title_justify="left")
+    for reason, count in Counter(result["reason"] for result in results).most_common():
+        example = next(result for result in results if result["reason"] == reason)
+        answer = "-" if example["extracted"] is None else example["extracted"][:40]
+        said = f"{example['id']}: {answer!a} against {str(example['gold'])[:40]!a}"
+        table.add_row(reason, str(count), f"{count / len(results):.1%}", Text(said))
+    return table
+
+
+if __name__ == "__main__":
+    main()

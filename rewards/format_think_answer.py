@@ -1,0 +1,25 @@
+"""1 for a completion of the shape ``<think>...</think><answer>...</answer>``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rl.rollouts import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatThinkAnswer:
+    """Whether each of the four tags stands exactly once, in order, with only blanks outside of them.
+
+    The opening think tag may be the end of the prompt; an empty answer does not keep the format.
+    """
+
+    weight: float = 1.0
+    baseline: float = 0.0
+
+    answer_format: ClassVar[str] = "think_answer"
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
+        return [float(rollout.verdict.format) for rollout in rollouts]

@@ -1,0 +1,217 @@
+"""Whether an answer states the gold value.
+
+Numbers are compared exactly, collections part by part; what remains (surds, polynomials, functions) goes to a `leaf`,
+which may be expensive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rewards.grading.quantity import read_quantity, strip_lead_in, strip_unit
+from rewards.grading.shapes import (
+    NAME,
+    Collection,
+    Interval,
+    approximation_sides,
+    equation_sides,
+    is_relation,
+    is_system,
+    read_collection,
+    read_interval,
+)
+from rewards.grading.text import WORD_MARK, tidy
+from rewards.grading.words import FUNCTIONS
+
+Leaf = Callable[[str, str], bool]
+
+MAX_CHARS = 1000  # a longer answer is compared as text only
+MAX_PARTS = 24
+
+_WORD = re.compile(r"\(?([A-Za-zぁ-ゖァ-ヺー一-鿿々.'-]+)\)?")
+_VARIABLE = re.compile(r"(?:[a-z]|\\[a-z]+)(?:_.*)?")
+_ORDERED = ({"", "()"}, {"[]"}, {"()"}, {"[)"}, {"(]"}, {"matrix"}, {"vmatrix"}, {"row"})
+_UNORDERED = ({""}, {"{}"}, {"", "{}"}, {"cup"}, {"", "cup"})
+
+
+class Unparsable(ValueError):
+    """The answer is not readable as mathematics."""
+
+
+def equal(gold: str, answer: str, leaf: Leaf) -> bool:
+    """Whether the answer states the value of the gold.
+
+    leaf(gold, answer) compares two expressions, or two equations, that are neither rational numbers nor collections.
+    Raises Unparsable when the answer cannot be read, exact.TooCostly when its value is too large to compute.
+    """
+    if max(len(gold), len(answer)) > MAX_CHARS:
+        if gold.strip() == answer.strip():
+            return True
+        raise Unparsable("too long")
+    gold = tidy(gold)
+    return gold != "" and _equal(gold, tidy(answer), leaf)  # an empty gold is never reached
+
+
+def _equal(gold: str, answer: str, leaf: Leaf) -> bool:
+    if _key(gold) == _key(answer):
+        return True
+    wanted, given = read_quantity(gold, letters=False), read_quantity(answer)
+    if wanted is not None and given is not None:
+        return wanted.equals(given)
+    gold, answer = strip_lead_in(gold), strip_lead_in(answer)
+    if is_relation(gold) or is_relation(answer):
+        admitted, claimed = read_interval(gold), read_interval(answer)
+        if admitted and claimed:
+            return _same_interval(admitted, claimed, leaf)
+        return _same_collection(gold, answer, leaf)
+    if (
+        not is_system(gold)
+        and not is_system(answer)
+        and (verdict := _same_claim(gold, answer, leaf)) is not None
+    ):
+        return verdict
+    if read_collection(gold) or read_collection(answer):
+        return _same_collection(gold, answer, leaf)
+    return _same_expression(gold, answer, leaf)
+
+
+@lru_cache(maxsize=8192)
+def _key(text: str) -> str:
+    """What spellings of one text share: no blanks but between digits, no text marks, words in one case."""
+    text = re.sub(rf"(?<![0-9])\s+|\s+(?![0-9])|{WORD_MARK}", "", text)
+    if word := _WORD.fullmatch(text):
+        return word[1].rstrip(".").casefold()
+    if ":" in text:  # a clock time or a ratio
+        return text.removeprefix("0").replace(".", "").casefold()
+    return re.sub(r"([\^_])\{(\w)\}", r"\1\2", text)
+
+
+# -- equations ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What an equation says: a value, and the name it is given to. value: None where it only relates expressions."""
+
+    value: str | None
+    name: str | None = None
+
+
+def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
+    """The verdict where one side is an equation or an approximation, None where neither is."""
+    stated, rounded = _approximated(gold), _approximated(answer)
+    if stated or rounded:
+        return any(_equal(stated[0] if stated else gold, value, leaf) for value in rounded or [answer])
+    gold_sides, answer_sides = equation_sides(gold), equation_sides(answer)
+    if len(gold_sides) == len(answer_sides) == 1:
+        return None
+    wanted, given = _claim(gold_sides), _claim(answer_sides)
+    if wanted is None or given is None:
+        return False  # a false equation states nothing
+    if wanted.value is not None and given.value is not None:
+        if wanted.name and given.name and _differ(wanted.name, given.name):
+            return False
+        return _equal(wanted.value, given.value, leaf)
+    if len(answer_sides) == 1:
+        return False
+    if len(gold_sides) == 1:
+        # An expression and its value, as in x+1=8. With 0 on the right it is the equation of a curve or of roots.
+        result = read_quantity(answer_sides[-1])
+        return result is not None and result.value != 0 and _equal(gold, answer_sides[-1], leaf)
+    solved = any(claim.value is not None and read_quantity(claim.value) for claim in (wanted, given))
+    return len(gold_sides) == len(answer_sides) == 2 and not solved and leaf(gold, answer)
+
+
+def _claim(sides: list[str]) -> _Claim | None:
+    """What an equation chain says; None when its numbers contradict each other."""
+    if len(sides) == 1:
+        return _Claim(sides[0])
+    names = [side for side in sides if side and NAME.fullmatch(side)]
+    values = [side for side in sides if side not in names] or sides[-1:]
+    numbers = [number for value in values if (number := read_quantity(value)) is not None]
+    if not all(number.equals(numbers[0]) for number in numbers):
+        return None
+    if names:
+        return _Claim(values[-1], names[0])
+    return _Claim(sides[-1] if len(numbers) == len(sides) else None)
+
+
+def _approximated(text: str) -> list[str]:
+    """Of "exact, approximately rounded": the exact value, and the rounded one where it is a correct rounding."""
+    sides = approximation_sides(text)
+    if len(sides) != 2 or not all(sides):
+        return []
+    exact, rounded = sides
+    if NAME.fullmatch(exact):
+        return [rounded]
+    exact_value, rounded_value = read_quantity(exact), read_quantity(rounded)
+    if exact_value is None or rounded_value is None:
+        return [exact]
+    places = len(match[1]) if (match := re.search(r"\.(\d+)", rounded)) else 0
+    is_rounding = abs(exact_value.value - rounded_value.value) * 10**places * 2 <= 1
+    return [exact, rounded] if is_rounding else [exact]
+
+
+def _differ(name: str, other: str) -> bool:
+    """Whether two names are different variables; a word such as Area may name the same thing as a variable."""
+    name, other = _key(name), _key(other)
+    return name != other and bool(_VARIABLE.fullmatch(name)) and bool(_VARIABLE.fullmatch(other))
+
+
+# -- collections -------------------------------------------------------------------------------------------------------
+
+
+def _same_interval(wanted: Interval, given: Interval, leaf: Leaf) -> bool:
+    if wanted.brackets != given.brackets or (wanted.name and given.name and _differ(wanted.name, given.name)):
+        return False
+    return all(_equal(*ends, leaf) for ends in zip(wanted.ends, given.ends, strict=True))
+
+
+def _same_collection(gold: str, answer: str, leaf: Leaf) -> bool:
+    wanted = read_collection(gold) or Collection("{}", (gold,))  # one value is the set of it
+    given = read_collection(answer) or Collection("{}", (answer,))
+    kinds = {wanted.kind, given.kind}
+    if (
+        len(wanted.parts) != len(given.parts)
+        or len(wanted.parts) > MAX_PARTS
+        or (gold, answer) == (*wanted.parts, *given.parts)
+    ):
+        return False
+    if kinds not in _UNORDERED:
+        return kinds in _ORDERED and all(map(_equal, wanted.parts, given.parts, [leaf] * len(wanted.parts)))
+    rest = list(given.parts)
+    for part in wanted.parts:
+        match = next((other for other in rest if _equal(part, other, leaf)), None)
+        if match is None:
+            return False
+        rest.remove(match)
+    return True
+
+
+# -- expressions -------------------------------------------------------------------------------------------------------
+
+
+def _same_expression(gold: str, answer: str, leaf: Leaf) -> bool:
+    gold, answer = strip_unit(gold), strip_unit(answer)
+    if _key(gold) == _key(answer):
+        return True
+    if not _is_formula(gold):
+        return False
+    if not _is_formula(answer):
+        raise Unparsable("words")
+    if r"\infty" in gold or r"\infty" in answer:
+        return False
+    return leaf(gold, answer)
+
+
+def _is_formula(text: str) -> bool:
+    """Symbols, not words: no prose, no run of letters but a function's name, no digits behind a letter."""
+    if not text.isascii() or WORD_MARK in text:
+        return False
+    bare = re.sub(r"\\[A-Za-z]+", " ", text)
+    if re.search(r"[A-Za-z]\d|[^A-Za-z0-9\s+\-*/^_(){}\[\]!.|\\,=]", bare):
+        return False
+    return all(run in FUNCTIONS for run in re.findall(r"\b(?!d[a-z]\b)[A-Za-z]{2,}", bare))

@@ -1,0 +1,93 @@
+"""The canonical gold answer in a raw data-set field, or the reason why the row must be rejected."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from rewards.grading.exact import TooCostly, as_text, exceeds
+from rewards.grading.extract import last_box
+from rewards.grading.quantity import read_quantity
+from rewards.grading.text import fold, tidy
+
+Layout = Literal["marker", "boxed", "plain"]
+GoldReason = Literal["missing_marker", "different_markers", "unreadable_gold"]
+
+_MARKER = re.compile(r"#{4,}")
+_FORMULA = re.compile(r"[\\^/%％*!(]")  # kept as it is written
+_NOTE = re.compile(r"\s*[(\[](?:[^()\[\]0-9]*|[^()\[\]]*(?:訳|注|[Nn]ote)[^()\[\]]*)[)\]].*", re.DOTALL)
+_MAX_BITS = 1024
+_CODE_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+
+
+class GoldError(ValueError):
+    """A row whose gold cannot be read; it is counted and left out, never trained on."""
+
+    def __init__(self, reason: GoldReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def canonical_gold(field: str, layout: Layout) -> str:
+    """The gold of one row.
+
+    layout: ``marker`` takes the number after GSM8K's ``####`` (a plain number: separators, units, currency and
+    percent sign dropped); ``boxed`` the content of the last ``\\boxed{}`` outside code fences; ``plain`` the field.
+    Raises GoldError with the reason.
+    """
+    if layout == "marker":
+        return _after_marker(field)
+    if layout == "boxed":
+        box = last_box(_CODE_FENCE.sub("", field))
+        if box is None:
+            raise GoldError("missing_marker")
+        field = box.content or ""
+    gold = field.strip()
+    if not tidy(gold):
+        raise GoldError("unreadable_gold")
+    if layout == "plain" and not _FORMULA.search(gold) and (number := _number(gold)) is not None:
+        return number
+    return gold
+
+
+def canonical_raw_gold(field: str) -> str:
+    """The gold of a field whose layout is not known: after ``####`` where there is a readable one, else the last box."""
+    try:
+        return canonical_gold(field, "marker")
+    except GoldError as error:
+        try:
+            return canonical_gold(field, "boxed")
+        except GoldError:
+            raise error from None
+
+
+def _after_marker(field: str) -> str:
+    _, *values = _MARKER.split(fold(field))
+    if not values:
+        raise GoldError("missing_marker")
+    numbers = [_number(line) for value in values if (line := _first_line(value))]
+    if not numbers or numbers[-1] is None:
+        raise GoldError("unreadable_gold")
+    if len({number for number in numbers if number is not None}) > 1:
+        raise GoldError("different_markers")
+    return numbers[-1]
+
+
+def _first_line(value: str) -> str:
+    """The first line with text, without a translator's note."""
+    lines = value.strip().splitlines()
+    return _NOTE.sub("", lines[0]) if lines else ""
+
+
+def _number(text: str) -> str | None:
+    """A quantity in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal."""
+    try:
+        quantity = read_quantity(tidy(text), letters=False)
+    except TooCostly:
+        return None
+    if quantity is None or exceeds(quantity.value, _MAX_BITS):
+        return None
+    value = quantity.value
+    return (
+        f"{value.numerator}/{value.denominator}" if "/" in text and value.denominator > 1 else as_text(value)
+    )

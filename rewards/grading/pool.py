@@ -1,0 +1,167 @@
+"""Worker processes for comparisons that may hang: a batch survives each of them being killed.
+
+Plain subprocesses with a line protocol: they may be started from any thread, from asyncio and from a pool's daemonic
+process, and they end when the pipe from their parent closes. The caller's signals are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rl.errors import UserError
+
+LIMIT_SECONDS = 0.8  # of one comparison, so that a sample stays below 1 s
+
+_ROOT = Path(__file__).parents[2]
+_PATIENCE = 1.0  # seconds beyond the worker's own limit until it counts as stuck
+_START_SECONDS = 60.0
+_TRIES = 3  # a comparison whose worker dies is given to another one
+
+
+@dataclass
+class _Task:
+    """One comparison as it is sent, and its outcome ("" until there is one)."""
+
+    line: bytes
+    tries: int = 0
+    started: float = 0.0
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class _Worker:
+    """One process; it serves one task at a time. Idle, it has no deadline."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rewards.grading.worker"],  # -P: no module of the current folder
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is the trainer's to handle
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+        assert self._process.stdin and self._process.stdout
+        self._input, self.output = self._process.stdin, self._process.stdout
+        self.ready = False
+        self.task: _Task | None = None
+        self.deadline = time.monotonic() + _START_SECONDS
+
+    def give(self, task: _Task) -> None:
+        task.tries += 1
+        task.started = time.monotonic()
+        self.task, self.deadline = task, task.started + LIMIT_SECONDS + _PATIENCE
+        with contextlib.suppress(BrokenPipeError):  # a worker that is gone is noticed by its closed output
+            self._input.write(task.line)
+
+    def read(self) -> str:
+        """What the worker printed; "" once it has gone. Its lines are short, so they arrive whole."""
+        return self.output.read(4096).decode()
+
+    def kill(self) -> None:
+        """Ends the process and the child that it forked: both are in the worker's own session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._input.close()
+        self.output.close()
+        self._process.wait()
+
+
+@dataclass
+class Pool:
+    """`compare` decides a batch of (gold, answer) pairs on up to `size` processes, started when first needed."""
+
+    size: int = 2
+    _workers: list[_Worker] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _failed_starts: int = 0  # in a row
+    _owner: int = field(default_factory=os.getpid)
+
+    def start(self) -> None:
+        """Starts the processes and returns at once; they import what they need in the meantime."""
+        self._adopt()
+        with self._lock:
+            self._fill()
+
+    def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, float]]:
+        """(reason, seconds) for each pair, in order; equal pairs are compared once. Concurrent calls take turns."""
+        self._adopt()
+        tasks = {pair: _Task(json.dumps(pair).encode() + b"\n") for pair in dict.fromkeys(pairs)}
+        with self._lock:
+            self._run(list(tasks.values()))
+        return [(tasks[pair].reason, tasks[pair].seconds) for pair in pairs]
+
+    def close(self) -> None:
+        """Ends the processes; the next `compare` starts new ones."""
+        self._adopt()
+        with self._lock:
+            for worker in self._workers:
+                worker.kill()
+            self._workers.clear()
+
+    def _adopt(self) -> None:
+        """In a forked process the workers and the lock are the parent's: begin anew."""
+        if self._owner != os.getpid():
+            self._workers, self._lock, self._owner = [], threading.Lock(), os.getpid()
+
+    def _fill(self) -> None:
+        self._workers += [_Worker() for _ in range(self.size - len(self._workers))]
+
+    def _run(self, tasks: list[_Task]) -> None:
+        waiting = deque(tasks)
+        while not all(task.reason for task in tasks):
+            self._fill()
+            for worker in self._workers:
+                if worker.ready and worker.task is None and waiting:
+                    worker.give(waiting.popleft())
+            for worker, reply in self._replies():
+                task, worker.task = worker.task, None
+                if reply == "ready":
+                    worker.ready = True
+                elif task is not None and reply == "died" and task.tries < _TRIES:
+                    waiting.append(task)
+                elif task is not None:
+                    task.reason = "error" if reply == "died" else reply
+                    task.seconds = time.monotonic() - task.started
+
+    def _replies(self) -> list[tuple[_Worker, str]]:
+        """What the workers said by the next deadline; for one that has gone or is stuck, `died` or `timeout`.
+
+        Raises UserError when workers do not even start.
+        """
+        busy = [worker for worker in self._workers if worker.task is not None or not worker.ready]
+        with selectors.DefaultSelector() as selector:
+            for worker in busy:
+                selector.register(worker.output, selectors.EVENT_READ, worker)
+            patience = min(worker.deadline for worker in busy) - time.monotonic()
+            speaking = [key.data for key, _ in selector.select(max(0.0, patience))]
+        replies = []
+        for worker in busy:
+            said = worker.read() if worker in speaking else None
+            if said:
+                replies += [(worker, line) for line in said.split()]
+            elif said == "" or time.monotonic() > worker.deadline:
+                replies.append((worker, "died" if said == "" else "timeout"))
+                self._remove(worker)
+        return replies
+
+    def _remove(self, worker: _Worker) -> None:
+        worker.kill()
+        self._workers.remove(worker)
+        self._failed_starts = 0 if worker.ready else self._failed_starts + 1
+        if self._failed_starts > _TRIES:
+            raise UserError("the grading worker does not start; python -m rewards.grading.worker says why")

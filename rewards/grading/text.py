@@ -1,0 +1,158 @@
+"""Answers as plain ASCII where Unicode and LaTeX only change the looks: full-width digits, `\\dfrac`, `\\text{}`.
+
+`tidy` never changes a value. Superscripts and vulgar fractions are rewritten before NFKC, which would turn 3² into 32
+and 18½ into 181/2; circled digits are labels and stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+# Stands before each Latin word that LaTeX sets as text: it is prose, not a product of variables.
+WORD_MARK = "\x02"
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
+_SUPERSCRIPT = re.compile("[\u00b9\u00b2\u00b3\u2070\u2071\u2074-\u207f]+")
+_SUBSCRIPT = re.compile("[\u2080-\u208e\u2090-\u209c]+")
+_VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
+_ROOT = re.compile(r"√\s*+(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
+_LABEL = re.compile("([\u2460-\u24ff\u2776-\u2793]+)")  # circled numbers and the like
+_SYMBOLS = str.maketrans(
+    {
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
+        **dict.fromkeys("×✕✖⨯", r"\times "),
+        **dict.fromkeys("·⋅∙•", r"\cdot "),
+        **dict.fromkeys("≈≒≃≅", r"\approx "),
+        **dict.fromkeys("≤≦⩽", r"\le "),
+        **dict.fromkeys("≥≧⩾", r"\ge "),
+        **dict.fromkeys("～〜", "〜"),  # a range; NFKC would make it TeX's blank
+        "÷": "/",
+        "⁄": "/",
+        "√": r"\sqrt ",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≠": r"\ne ",
+        "±": r"\pm ",
+        "∪": r"\cup ",
+        "∈": r"\in ",
+        "∅": r"\emptyset ",
+        "º": "°",
+        "˚": "°",
+        "、": ", ",
+        "。": ".",
+    }
+)
+
+
+def _macro(names: str) -> re.Pattern[str]:
+    return re.compile(rf"\\(?:{names})(?![A-Za-z])")
+
+
+_TEXT_MACRO = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathsf|mathtt|mbox|hbox|emph)\s*+\{([^{}]*)\}|\{\s*\\rm\s([^{}]*)\}"
+)
+_STYLE_MACRO = re.compile(r"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+\{([^{}]*)\}")
+_LATIN = re.compile(r"[A-Za-z]+")
+_REPLACEMENTS = (
+    (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
+    (_macro("displaystyle|textstyle|limits|nolimits|rm|bf|therefore"), ""),
+    (re.compile(r"\\[()\[\]!]|∴|\\(?:text)?color\s*+\{[^{}]*\}"), ""),
+    (re.compile(r"\{,\}"), ","),
+    (_macro("[dtc]frac"), r"\\frac"),
+    (_macro("cdot|times|ast"), "*"),
+    (re.compile(r"(?<=[0-9])\s++[xX]\s++(?=[0-9])"), "*"),
+    (_macro("div"), "/"),
+    (_macro("le|leq|leqq|leqslant"), "<="),
+    (_macro("ge|geq|geqq|geqslant"), ">="),
+    (_macro("lt"), "<"),
+    (_macro("gt"), ">"),
+    (_macro("neq"), r"\\ne"),
+    (_macro("sim|simeq|doteq|fallingdotseq"), r"\\approx"),
+    (_macro("varnothing"), r"\\emptyset"),
+    (re.compile(r"\\mathbb\s*+\{R\}"), r"(-\\infty,\\infty)"),
+    (re.compile(r"([\[(,]\s*+)\+\s*+(?=\\infty)"), r"\1"),
+    (re.compile(r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![A-Za-z]))|\\(?:text)?degree(?![A-Za-z])"), "°"),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥€£₩₹¢]"), " "),
+)
+# A backslash pair is a line break, of a matrix where there is one, so it is consumed before "\\ ".
+_SPACING = re.compile(r"(\\\\)|\\[,;: ]|\\(?:quad|qquad|enspace|thinspace|hfill|newline)(?![A-Za-z])|[~\s]")
+# \sqrt(2) is not LaTeX, but has one meaning; \sqrt2, \frac12 and \frac{1}2 are.
+_CALLED_ROOT = re.compile(r"\\sqrt\s*+\(([^()]*)\)|\\sqrt\s*+([0-9A-Za-z])(?![0-9])")
+_FRACTION = re.compile(
+    r"\\frac\s*+(?:([0-9A-Za-z])|(\{(?:[^{}]++|\{[^{}]*+\})*+\}))\s*+(?:([0-9A-Za-z])|(?=\{))"
+)
+_BLANK = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|quad|qquad|[,;:! ()\[\]])|[\s{}$~]")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_EDGES = re.compile(r"^[\s`]+|[\s`.,;。、]+$")
+
+
+def fold(text: str) -> str:
+    """Width, symbols and invisible characters folded to ASCII where the value stays the same."""
+    text = _INVISIBLE.sub("", text)
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
+    text = _SUBSCRIPT.sub(lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
+    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
+    text = _VULGAR.sub(_vulgar, text.translate(_SYMBOLS))
+    parts = _LABEL.split(text)
+    parts[::2] = [unicodedata.normalize("NFKC", part) for part in parts[::2]]
+    return "".join(parts).translate(_SYMBOLS)
+
+
+@lru_cache(maxsize=8192)
+def tidy(text: str) -> str:
+    """One answer in a single spelling: no dollar signs, no text macros, one name for each operator."""
+    text = fold(text)
+    while (unwrapped := _TEXT_MACRO.sub(_mark_words, _STYLE_MACRO.sub(r"{\1}", text))) != text:
+        text = unwrapped
+    if not text.isalnum():
+        for pattern, replacement in _REPLACEMENTS:
+            text = pattern.sub(replacement, text)
+        line_break = r"\\" if r"\begin" in text else " "
+        text = _SPACING.sub(lambda m: line_break if m[1] else " ", text)
+        text = _CALLED_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or ''}}}", text)
+        text = _FRACTION.sub(_braced_fraction, text)
+    text = _EDGES.sub("", text)
+    while text[:2] == "**" == text[-2:] and len(text) > 4:
+        text = _EDGES.sub("", text[2:-2])
+    while text[:1] == "{" and closing(text, 0) == len(text) - 1:
+        text = _EDGES.sub("", text[1:-1])
+    return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether a box with this content shows nothing."""
+    return not _BLANK.sub("", fold(text))
+
+
+def closing(text: str, start: int) -> int:
+    """Index of the brace that closes the one at `start`, or -1; escaped braces are content."""
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return match.start()
+    return -1
+
+
+def _mark_words(match: re.Match[str]) -> str:
+    return _LATIN.sub(rf"{WORD_MARK}\g<0>", match[1] or match[2] or "")
+
+
+def _braced_fraction(match: re.Match[str]) -> str:
+    numerator = match[2] or f"{{{match[1]}}}"
+    return rf"\frac{numerator}" + (f"{{{match[3]}}}" if match[3] else "")
+
+
+def _vulgar(match: re.Match[str]) -> str:
+    numerator, denominator = unicodedata.normalize("NFKC", match[0]).split("⁄")
+    return rf"\frac{{{numerator}}}{{{denominator}}}"

@@ -1,0 +1,34 @@
+"""DAPO's soft overlong punishment: full value within the budget, falling to 0 just before the completion is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rl.errors import UserError
+from rl.rollouts import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlong:
+    """1 + R_length of DAPO (arXiv:2503.14476, section 3.4, equation 13).
+
+    max_tokens: the budget, tokens of a completion. cache_tokens: the interval before it over which the value falls
+    linearly from 1 to 0. With `baseline=1` the reward is the paper's penalty in [-1, 0].
+    """
+
+    max_tokens: int
+    cache_tokens: int
+    weight: float = 1.0
+    baseline: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cache_tokens <= self.max_tokens:
+            raise UserError(
+                f"rewards.overlong.cache_tokens={self.cache_tokens}: expected 1 to max_tokens ({self.max_tokens});"
+                f" e.g. rewards.overlong.cache_tokens={max(1, self.max_tokens // 5)}"
+            )
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
+        lengths = (len(rollout.completion.tokens) for rollout in rollouts)
+        return [min(1.0, max(0.0, (self.max_tokens - length) / self.cache_tokens)) for length in lengths]

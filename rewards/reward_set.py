@@ -1,0 +1,132 @@
+"""A named set of weighted rewards over one grading policy."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rewards.base import Reward
+from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
+from rl.errors import UserError
+from rl.rollouts import Rollout
+
+logger = logging.getLogger("tanka")
+
+CONSTANT_STEPS = 20  # batches after which a reward that never varied is reported
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionReward:
+    """A user's function as a reward: `function(rollouts)` returns one number a rollout."""
+
+    function: Callable[[Sequence[Rollout]], Sequence[float]]
+    weight: float = 1.0
+    baseline: float = 0.0
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
+        return list(self.function(rollouts))
+
+
+@dataclass(kw_only=True)
+class RewardSet:
+    """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
+
+    answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; a
+    term's name is its metric (`reward_<name>`).
+    """
+
+    name: str
+    terms: dict[str, Reward]
+    answer_format: AnswerFormat = "boxed"
+    answer_region: AnswerRegion = "after_thinking"
+    _grader: Grader = field(init=False, repr=False)
+    _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise UserError(
+                "rewards: no reward in the set; expected at least one, e.g. rewards.correct._target_=rewards.correct.Correct"
+            )
+        for name, term in self.terms.items():
+            for key in ("weight", "baseline"):
+                value = getattr(term, key, None)
+                if not isinstance(value, (int, float)) or not math.isfinite(value):
+                    raise UserError(f"rewards.{name}.{key}={value}: expected a finite number, e.g. 0.5")
+            wanted = getattr(term, "answer_format", self.answer_format)
+            if wanted != self.answer_format:
+                raise UserError(
+                    f"rewards.{name}: it rewards the format {wanted}, but rewards.answer_format={self.answer_format};"
+                    f" use rewards.answer_format={wanted}, or the reward of that format"
+                )
+        self._grader = Grader(self.answer_format, self.answer_region)
+
+    def start(self) -> None:
+        """Starts the grader's workers and checks it on known answers. Raises UserError when it gets one wrong."""
+        self._grader.start()
+        self._grader.self_test()
+
+    def close(self) -> None:
+        """Ends the grader's workers."""
+        self._grader.close()
+
+    def score(self, rollouts: Sequence[Rollout], *, watch: bool = True) -> None:
+        """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
+
+        Raises UserError, naming the reward and the problem, when a reward raises, or returns the wrong count or
+        anything but finite numbers.
+        """
+        samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
+        for rollout, verdict in zip(rollouts, self._grader.grade(samples), strict=True):
+            rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
+        for name, term in self.terms.items():
+            values = _checked_values(name, term, rollouts)
+            for rollout, value in zip(rollouts, values, strict=True):
+                rollout.rewards[name] = value
+                rollout.reward += term.weight * (value - term.baseline)
+            if watch:
+                self._watch(name, values)
+
+    def _watch(self, name: str, values: list[float]) -> None:
+        """Warns once when a reward has had one and the same value for CONSTANT_STEPS batches."""
+        last, steps = self._constant.get(name, (None, 0))
+        first = values[0] if len(set(values)) == 1 else None
+        steps = steps + 1 if first is not None and first == last else int(first is not None)
+        self._constant[name] = (first, steps)
+        if steps == CONSTANT_STEPS:
+            logger.warning(
+                "reward %s was %g for every rollout of %d steps: it teaches nothing; check its condition or its weight",
+                name,
+                first,
+                steps,
+            )
+
+
+def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
+    try:
+        values = list(term(rollouts))
+    except Exception as error:
+        culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
+        where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
+        raise UserError(f"rewards.{name}: it raised {type(error).__name__} {where}: {error}") from error
+    if len(values) != len(rollouts):
+        first = rollouts[0].problem.id if rollouts else "-"
+        raise UserError(
+            f"rewards.{name}: it returned {len(values)} values for {len(rollouts)} rollouts (the first is of problem"
+            f" {first}); expected one number a rollout"
+        )
+    for value, rollout in zip(values, rollouts, strict=True):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise UserError(
+                f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a finite number"
+            )
+    return [float(value) for value in values]
+
+
+def _raises(term: Reward, rollout: Rollout) -> bool:
+    try:
+        term([rollout])
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,42 @@
+"""The share of the reasoning that is written in a wanted language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rl.rollouts import Rollout
+
+Language = Literal["en", "ja"]
+
+_MACRO = re.compile(r"\\[A-Za-z]+")
+_SCRIPTS = {
+    "en": re.compile(r"[A-Za-z\u00c0-\u024f\uff21-\uff3a\uff41-\uff5a]"),
+    "ja": re.compile(
+        r"[\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f]"
+    ),
+}
+
+
+def script_share(text: str, language: Language) -> float:
+    """The share of the letters of `text` in the language's script: Latin for en, kana and kanji for ja.
+
+    LaTeX macros are no letters of any language. 0.0 for a text without letters.
+    """
+    text = _MACRO.sub(" ", text)
+    letters = sum(character.isalpha() for character in text)
+    return len(_SCRIPTS[language].findall(text)) / letters if letters else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinkingLanguage:
+    """`script_share` of the reasoning, or of the whole answer where the model does not reason in think tags."""
+
+    language: Language
+    weight: float = 1.0
+    baseline: float = 0.0
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
+        return [script_share(r.parsed.thinking or r.parsed.text, self.language) for r in rollouts]

@@ -1,0 +1,93 @@
+"""`python -m recipes.grade`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CASES = Path(__file__).parent / "data" / "grading_cases.jsonl"
+
+
+def grade(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recipes.grade", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_table_as_a_file(tmp_path):
+    out = tmp_path / "out.jsonl"
+    result = grade(f"file={CASES}", f"out={out}")
+    assert result.returncode == 0, result.stderr
+    cases, rows = read(CASES), read(out)
+    assert [row["id"] for row in rows] == [case["id"] for case in cases]
+    for case, row in zip(cases, rows, strict=True):
+        assert list(row) == ["id", "gold", "extracted", "correct", "format", "reason", "seconds"]
+        assert row["correct"] in (0, 1) and row["format"] in (0, 1) and row["seconds"] <= 1
+        assert case["expect_correct"] in (None, row["correct"]), case["id"]
+        assert case["expect_format"] in (None, row["format"]), case["id"]
+        if case.get("expect_gold", "") is None:
+            assert (row["reason"], row["correct"]) == ("gold_rejected", 0)
+    assert "correct" in result.stdout and "gold_rejected" in result.stdout
+
+
+def test_raw_golds(tmp_path):
+    rows = [
+        {"id": "a", "completion": "\\boxed{1080}", "gold": "so\n#### 1,080"},
+        {"id": "b", "completion": "\\boxed{0.1}", "gold": "so $\\boxed{\\frac{1}{10}}$"},
+        {"id": "c", "completion": "\\boxed{18}", "gold": "18 it is"},
+    ]
+    out = tmp_path / "out.jsonl"
+    assert grade(f"file={write(tmp_path / 'in.jsonl', *rows)}", f"out={out}", "raw_gold=true").returncode == 0
+    found = [(row["gold"], row["correct"], row["reason"]) for row in read(out)]
+    assert found == [("1080", 1, "correct"), ("\\frac{1}{10}", 1, "correct"), (None, 0, "gold_rejected")]
+
+
+def test_the_region_is_a_choice(tmp_path):
+    source = write(tmp_path / "in.jsonl", {"id": 1, "completion": "<think>\\boxed{18}", "gold": 18})
+    for region, correct in (("after_thinking", 0), ("anywhere", 1)):
+        out = tmp_path / f"{region}.jsonl"
+        assert grade(f"file={source}", f"out={out}", f"answer_region={region}").returncode == 0
+        assert read(out)[0]["correct"] == correct
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("no json", "line 1"),
+        ('["a"]', "line 1: expected an object"),
+        ('{"id": 1, "answer": "18"}', "the row has id, answer"),
+        ('{"completion": "18", "gold": "18", "format_spec": "box"}', "format_spec=box"),
+        ('{"completion_parts": [["a"]], "gold": "18"}', "line 1"),
+        ('{"completion_parts": [["a", 99999999999]], "gold": "18"}', "characters"),
+    ],
+)
+def test_a_bad_row_is_one_line(tmp_path, row, message):
+    source = tmp_path / "in.jsonl"
+    source.write_text(row, encoding="utf-8")
+    result = grade(f"file={source}", f"out={tmp_path / 'out.jsonl'}")
+    assert result.returncode == 2
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_bad_paths_are_one_line(tmp_path):
+    missing = grade(f"file={tmp_path / 'none.jsonl'}", f"out={tmp_path / 'out.jsonl'}")
+    assert missing.returncode == 2 and "no such file" in missing.stderr
+    source = write(tmp_path / "in.jsonl", {"completion": "\\boxed{1}", "gold": "1"})
+    folder = grade(f"file={source}", f"out={tmp_path / 'none' / 'out.jsonl'}")
+    assert folder.returncode == 2 and "no such folder" in folder.stderr
+    nothing = grade()
+    assert nothing.returncode == 2 and "file" in nothing.stderr
