@@ -145,9 +145,13 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
 
     Raises UserError for a broken override, an unknown group option, an unknown key or a value of the wrong type.
     """
-    args = get_args_parser().parse_args(arguments)
+    args = get_args_parser().parse_intermixed_args(arguments)
     if args.help or args.hydra_help or args.shell_completion or args.info or args.experimental_rerun:
         return arguments, None
+    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
+    keys = {parse_override(text).key_or_group for text in args.overrides}
+    if keys & {"model.path", "model.id"} and "model" not in keys:
+        args.overrides.append("model=custom")
     overrides = [parse_override(text) for text in args.overrides]
     with _hydra(name, args.config_dir) as loader:
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
@@ -169,7 +173,12 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
             f"{swept.input_line}: several values make several runs: add -m; or give one value, or a list in brackets"
         )
     checked = [a for a in arguments if a not in args.overrides] + rewritten
-    return checked, Path(config.hydra.sweep.dir) if multirun and args.cfg is None else None
+    if not multirun or args.cfg is not None:
+        return checked, None
+    # A job's folder is named by what the sweep varies, not by what all jobs share.
+    shared = [o.key_or_group for o in overrides if not o.is_sweep_override() and not o.is_hydra_override()]
+    checked.append(f"hydra.job.config.override_dirname.exclude_keys=[{','.join(shared)}]")
+    return checked, Path(config.hydra.sweep.dir)
 
 
 @contextmanager
@@ -213,14 +222,14 @@ def _group(override: Override, loader: ConfigLoader) -> bool:
     options = loader.get_group_options(key)
     for value in _values(override):
         for option in value if isinstance(value, list) else [value]:
-            if option is not None and str(option) not in options:
+            if str(option) not in options:
                 known = ", ".join(sorted(options))
                 close = nearest(str(option), options)
                 hint = f"; did you mean {key}={close[0]}?" if close else ";"
                 extra = (
                     f" (pip install 'tanka-rl[{option}]' adds launchers)" if key == "hydra/launcher" else ""
                 )
-                raise UserError(f"{key}={option}: no such option{hint} options: {known}{extra}")
+                raise UserError(f"{override.input_line}: no such option{hint} options: {known}{extra}")
     return True
 
 
@@ -270,5 +279,5 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
     """The composed config with its `hydra` node. Raises UserError in Hydra's words, on one line."""
     try:
         return compose(name, overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from recipes.cli import Composed, recipe
+from rl import signals
 from rl.blueprint import Blueprint, blueprint_from
 from rl.console import log_handler, summary_table
 from rl.errors import UserError
 from rl.hub import require_model
 from rl.jsonl import read_jsonl
 from rl.problems import ProblemSet, load
-from rl.run_directory import RunDirectory, default_folder, open_directory
+from rl.run_directory import RunDirectory, default_folder, disk_errors, finished_run, open_directory
 
 log = logging.getLogger("tanka")
 
@@ -27,9 +28,21 @@ def main(composed: Composed) -> None:
         from recipes.plan import print_plan
 
         return print_plan(blueprint, composed)
+    if blueprint.run_dir and blueprint.resume and (done := finished_run(blueprint.run_dir, composed.tree)):
+        print(f"{done.path} is finished, step {done.read_status()['step']}; a larger max_steps trains on")
+        return print_results(done)
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)
+    try:
+        with signals.handled(), disk_errors(f"run_dir={blueprint.run_dir or 'null'}"):
+            run(blueprint, problems, composed)
+    except signals.Interrupted as interrupt:
+        raise SystemExit(interrupt.exit_code) from None
+
+
+def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed) -> None:
+    """Trains what is left of the run in its directory, prints what it changed and where its report is."""
     directory = open_directory(
         wanted=blueprint.run_dir,
         default=composed.job_dir or default_folder("rl_basic", blueprint.name),
@@ -41,19 +54,20 @@ def main(composed: Composed) -> None:
         for line in problems.report.lines():
             log.info("%s", line)
         directory.write_json("data.json", problems.report.to_json())
-        return run(blueprint, problems, directory, composed)
+        from rl.run import open_run
+        from rl.train import train
+
+        with open_run(blueprint, problems, directory, composed.tree) as opened:
+            train(opened)
+        print_results(directory)
 
 
-def run(blueprint: Blueprint, problems: ProblemSet, directory: RunDirectory, composed: Composed) -> None:
-    """Trains what is left of the run in `directory`, prints what it changed and where its report is."""
+def print_results(directory: RunDirectory) -> None:
+    """First step against last ones, and where the weights and the report are."""
     import rich
 
     from rl.report import write_report
-    from rl.run import open_run
-    from rl.train import train
 
-    with open_run(blueprint, problems, directory, composed.tree) as opened:
-        train(opened)
     console = rich.get_console()
     console.print(summary_table(read_jsonl(directory.path / "metrics.jsonl")))
     console.print(
@@ -65,6 +79,7 @@ def run(blueprint: Blueprint, problems: ProblemSet, directory: RunDirectory, com
 def messages_to(directory: RunDirectory) -> Iterator[None]:
     """Our messages go to the terminal, above a live view, and to the run's train.log."""
     to_file = logging.FileHandler(directory.path / "train.log", encoding="utf-8", errors="backslashreplace")
+    to_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is said once, elsewhere
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handlers = [log_handler(), to_file]
     log.setLevel(logging.INFO)

@@ -33,8 +33,9 @@ def print_sweep(folder: Path) -> int:
     table = Table(title=f"sweep {folder}", title_justify="left")
     for column, side in (("job", "left"), ("state", "left"), ("steps", "right"), ("reward_total", "right"), ("frac_truncated", "right")):  # fmt: skip
         table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
+    files = sorted(folder.glob("*/status.json"), key=lambda file: file.stat().st_ctime)
     failed = 0
-    for file in sorted(folder.glob("*/status.json"), key=lambda f: f.stat().st_ctime):
+    for file in files:
         status = json.loads(file.read_text(encoding="utf-8"))
         rows = read_jsonl(file.parent / "metrics.jsonl")[-LAST_STEPS:]
         means = [
@@ -44,5 +45,6 @@ def print_sweep(folder: Path) -> int:
         failed += status["state"] != "finished"
         state = status["state"] if status["state"] == "finished" else f"{status['state']}: {status['reason']}"
         table.add_row(file.parent.name, state, str(status["step"]), *means)
-    rich.print(table)
+    if files:  # none after plan=true
+        rich.print(table)
     return failed

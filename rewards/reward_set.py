@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
-from rl.errors import UserError
+from rl.errors import NotFinite, UserError
 from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")
@@ -74,8 +74,8 @@ class RewardSet:
     def score(self, rollouts: Sequence[Rollout], *, watch: bool = True) -> None:
         """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
 
-        Raises UserError, naming the reward and the problem, when a reward raises, or returns the wrong count or
-        anything but finite numbers.
+        Raises UserError, naming the reward and the problem, when a reward raises or returns the wrong count; NotFinite (a
+        UserError too) when it returns anything but finite numbers.
         """
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         for rollout, verdict in zip(rollouts, self._grader.grade(samples), strict=True):
@@ -118,7 +118,7 @@ def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> lis
         )
     for value, rollout in zip(values, rollouts, strict=True):
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise UserError(
+            raise NotFinite(
                 f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a finite number"
             )
     return [float(value) for value in values]

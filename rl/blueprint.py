@@ -5,6 +5,7 @@ This module and everything it names stay free of torch and transformers, so that
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from renderers.base import RendererConfig
-from rewards.reward_set import RewardSet
+from rewards.base import Reward
+from rewards.reward_set import FunctionReward, RewardSet
 from rl.engines.base import EngineConfig, OptimizerConfig, SamplingConfig
 from rl.errors import UserError
 from rl.loggers import Logger
 from rl.losses import PolicyLoss
 from rl.problems import DataConfig
-from rl.schema import build
+from rl.schema import TARGET, build, convert, locate, target_parameters
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -107,6 +109,8 @@ class Blueprint:
     eval_problems: int
     save_every: int
     keep_last: int
+    keep_best: str | None
+    max_nonfinite_steps: int
     samples_per_step: int
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
@@ -140,6 +144,9 @@ class Blueprint:
             20,
         )
         require(self.keep_last >= 1, "keep_last", self.keep_last, "a positive integer", 2)
+        require(
+            self.max_nonfinite_steps >= 1, "max_nonfinite_steps", self.max_nonfinite_steps, "a positive integer", 3
+        )
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "0 or more", 0)
         if self.loss.needs_groups and self.group_size == 1:
@@ -165,11 +172,26 @@ class Blueprint:
 
 def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
     """The checked blueprint from a composed, resolved config tree. Raises UserError."""
-    rewards = tree["rewards"]
-    # In YAML a reward stands beside the set's own choices, so that `rewards.format.weight=0.2` can be typed.
-    terms = {name: node for name, node in rewards.items() if isinstance(node, Mapping)}
-    choices = {name: node for name, node in rewards.items() if name not in terms}
-    return build(Blueprint, {**tree, "rewards": {**choices, "terms": terms}})
+    return build(Blueprint, {**tree, "rewards": reward_set_from(tree["rewards"])})
+
+
+def reward_set_from(node: Mapping[str, Any]) -> RewardSet:
+    """In YAML a reward stands beside the set's own choices, so that `rewards.format.weight=0.2` can be typed."""
+    terms = {name: reward_from(child, f"rewards.{name}") for name, child in node.items() if isinstance(child, Mapping)}
+    choices = {name: child for name, child in node.items() if name not in terms}
+    return build(RewardSet, {**choices, "terms": terms}, "rewards")
+
+
+def reward_from(node: Mapping[str, Any], key: str) -> Any:
+    """A reward class built from its node, or a user's function `f(rollouts, ...)` wrapped as one."""
+    target = locate(node[TARGET], f"{key}.{TARGET}") if TARGET in node else None
+    if target is None or inspect.isclass(target):
+        return convert(node, Reward, key)
+    parameters = target_parameters(target)
+    own = {name: value for name, value in node.items() if name in parameters}
+    rest = {name: value for name, value in node.items() if name not in own and name != TARGET}
+    function = convert({TARGET: node[TARGET], **own}, Reward, key)
+    return build(FunctionReward, {**rest, "function": function}, key)
 
 
 def require(condition: bool, key: str, value: Any, expected: str, example: Any) -> None:

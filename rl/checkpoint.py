@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 log = logging.getLogger("tanka")
@@ -15,37 +16,57 @@ log = logging.getLogger("tanka")
 MARKER = "complete.json"
 
 
-def save(checkpoints: Path, step: int, write: Callable[[Path], None], keep_last: int) -> Path:
-    """Writes `checkpoints/step-000020` by calling `write` on a temporary folder; keeps the newest `keep_last`.
+def save(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """Writes `checkpoints/step-000020` by calling `write` on a temporary folder; a whole one is left as it is.
 
     Whatever interrupts it, earlier checkpoints stay as they were.
     """
     final = checkpoints / f"step-{step:06d}"
-    temporary = checkpoints / f".{final.name}.tmp"
+    if final.is_dir() and _fault(final) is None:
+        return final
+
+    def write_marked(folder: Path) -> None:
+        write(folder)
+        facts = {str(f.relative_to(folder)): _facts(f) for f in _files(folder)}
+        (folder / MARKER).write_text(json.dumps({"step": step, "files": facts}, indent=1), encoding="utf-8")
+
+    write_folder(final, write_marked)
+    return final
+
+
+def write_folder(final: Path, write: Callable[[Path], None]) -> None:
+    """Makes or replaces folder `final`: `write` fills a temporary one, which is synced and renamed."""
+    temporary = final.with_name(f".{final.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         write(temporary)
-        files = sorted(p for p in temporary.rglob("*") if p.is_file())
-        for file in files:
-            _sync(file)
-        marker = {"step": step, "files": {str(f.relative_to(temporary)): _facts(f) for f in files}}
-        (temporary / MARKER).write_text(json.dumps(marker, indent=1), encoding="utf-8")
-        _sync(temporary / MARKER)
-        shutil.rmtree(final, ignore_errors=True)
+        for path in [*_files(temporary), temporary]:
+            _sync(path)
+        _remove(final)
         temporary.rename(final)
-        _sync(checkpoints)
+        _sync(final.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _steps(checkpoints)[:-keep_last]:
-        shutil.rmtree(old)
-    return final
+
+
+def prune(checkpoints: Path, newest: Path, keep_last: int, keep: Collection[Path] = ()) -> None:
+    """Removes all before `newest`, which was just saved, but the last `keep_last` and those in `keep`.
+
+    What a crash left half written or half deleted goes too.
+    """
+    for leftover in checkpoints.glob(".step-*"):
+        shutil.rmtree(leftover)
+    done = [path for path in steps(checkpoints) if step_of(path) <= step_of(newest)]
+    for old in done[:-keep_last]:
+        if old not in keep:
+            _remove(old)
 
 
 def latest(checkpoints: Path) -> Path | None:
-    """The newest complete checkpoint; each broken one that is passed over is named with the reason."""
-    for path in reversed(_steps(checkpoints)):
+    """The newest whole checkpoint; each broken one that is passed over is named with the reason."""
+    for path in reversed(steps(checkpoints)):
         fault = _fault(path)
         if fault is None:
             return path
@@ -53,13 +74,15 @@ def latest(checkpoints: Path) -> Path | None:
     return None
 
 
+def steps(checkpoints: Path) -> list[Path]:
+    """All checkpoints, whole or not, oldest first."""
+    found = (path for path in checkpoints.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+    return sorted((path for path in found if path.is_dir()), key=step_of)
+
+
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was written."""
     return int(path.name.removeprefix("step-"))
-
-
-def _steps(checkpoints: Path) -> list[Path]:
-    return sorted(p for p in checkpoints.glob("step-*") if p.is_dir())
 
 
 def _fault(path: Path) -> str | None:
@@ -70,7 +93,7 @@ def _fault(path: Path) -> str | None:
                 return f"{name} is missing"
             if _facts(path / name) != facts:
                 return f"{name} differs from what was written"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{MARKER} cannot be read: {type(error).__name__}"
     return None
 
@@ -78,6 +101,19 @@ def _fault(path: Path) -> str | None:
 def _facts(file: Path) -> dict[str, object]:
     with file.open("rb") as handle:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(handle, "sha256").hexdigest()}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _remove(folder: Path) -> None:
+    """Takes a folder away in one move, so that none is ever seen half deleted."""
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        shutil.rmtree(old)
 
 
 def _sync(path: Path) -> None:

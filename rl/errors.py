@@ -10,6 +10,10 @@ class UserError(Exception):
     """Bad input. The message says what was given, what was expected, and what to type instead."""
 
 
+class NotFinite(UserError):
+    """A number from outside, such as a reward, is NaN or infinite: one such step may be skipped."""
+
+
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The names among `known` most like `given`, best first; empty when nothing is close."""
     return difflib.get_close_matches(given, list(known), n=count, cutoff=0.5)

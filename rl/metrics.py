@@ -11,7 +11,7 @@
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions that hit the budget, by the sampler's word |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
-| `tokens/thinking` | mean length of the reasoning, in characters' share of the completion's tokens |
+| `tokens/thinking` | mean tokens of the reasoning, by its share of the completion's characters |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
@@ -20,6 +20,7 @@
 | `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
 | `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or a number that is not finite), else 0 |
+| `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
 | `tokens_per_second` | completion tokens over the wall time of sampling |
 | `time/*` | seconds of each stage |
 """
@@ -35,7 +36,6 @@ from rewards.thinking_language import script_share
 from rl.engines.base import UpdateStats
 from rl.rollouts import Rollout
 
-MAIN = ("reward_total", "reward_correct", "reward_format", "frac_all_good", "entropy", "learning_rate")
 REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated")
 
 

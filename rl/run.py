@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import renderers
 from renderers.base import Renderer, RendererConfig, require_fingerprint
 from rl import checkpoint
 from rl.blueprint import Blueprint, ModelConfig
+from rl.engines.base import Engine
 from rl.errors import UserError
+from rl.health import Health
 from rl.loggers import Loggers, RunInfo
 from rl.problems import ProblemSet
 from rl.run_directory import RunDirectory, State
-from rl.train import RENDERER, Run
+from rl.saving import RENDERER
+from rl.signals import Interrupted
+from rl.train import Run
 
 log = logging.getLogger("tanka")
+
+INTERRUPTED_CLOSE_SECONDS = 5.0  # who asks a run to stop may kill it soon
 
 
 @contextmanager
@@ -29,34 +36,35 @@ def open_run(
     When the body ends, by itself or by an error, status.json says how, the loggers are closed with the exit code and
     the weights are freed.
     """
-    with _status(directory) as exit_code:
+    with _status(directory), ExitStack() as stack:
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
         if limit := blueprint.data.max_prompt_tokens:
             problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
         engine = blueprint.engine.open(blueprint, tokenizer)
-        try:
-            blueprint.rewards.start()
-            point = directory.resume_point()
-            done = checkpoint.step_of(point) if point else 0
-            if point:
-                require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
-                engine.load(point)
-                log.info("resuming %s after step %d", directory.path, done)
-            total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
-            directory.write_status("running", done)
-            loggers = Loggers(blueprint.logger)
-            loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
-            try:
-                yield Run(blueprint, problems, renderer, engine, loggers, directory, total_steps, done)
-                exit_code[0] = 0
-            except KeyboardInterrupt:
-                exit_code[0] = 130
-                raise
-            finally:
-                loggers.close(exit_code[0])
-        finally:
-            blueprint.rewards.close()
-            engine.close()
+        stack.callback(engine.close)
+        stack.callback(blueprint.rewards.close)
+        blueprint.rewards.start()
+        done = resume(engine, renderer, directory)
+        total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
+        directory.write_status("running", done)
+        loggers = Loggers(blueprint.logger)
+        loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
+        health = Health(directory.path, done, blueprint.max_nonfinite_steps)
+        with _closing(loggers):
+            yield Run(blueprint, problems, renderer, engine, loggers, directory, health, total_steps, done)
+
+
+def resume(engine: Engine, renderer: Renderer, directory: RunDirectory) -> int:
+    """Loads the newest complete checkpoint and returns its step; 0 for a run that has none."""
+    point = checkpoint.latest(directory.checkpoints)
+    if point is None:
+        if checkpoint.steps(directory.checkpoints):
+            log.warning("%s has no complete checkpoint: it starts again at step 1", directory.path)
+        return 0
+    require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
+    engine.load(point)
+    log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
+    return checkpoint.step_of(point)
 
 
 def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Renderer]:
@@ -82,22 +90,52 @@ def end_ids(model: ModelConfig) -> list[int]:
 
     try:
         with checkpoint_errors(model):
-            ids = GenerationConfig.from_pretrained(model.source, revision=model.revision or "main").eos_token_id
+            ids = GenerationConfig.from_pretrained(
+                model.source, revision=model.revision or "main"
+            ).eos_token_id
     except UserError:
         return []
     return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
 @contextmanager
-def _status(directory: RunDirectory) -> Iterator[list[int]]:
-    """Writes status.json at the end; the list holds the exit code that the body sets."""
-    exit_code = [1]
-    try:
-        directory.write_status("running", directory.read_status().get("step", 0))
-        yield exit_code
-    except BaseException as error:
+def _status(directory: RunDirectory) -> Iterator[None]:
+    """Writes status.json at the start and, whatever happens, at the end."""
+
+    def write(state: State, reason: str = "") -> int:
         step = directory.read_status().get("step", 0)
-        state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        directory.write_status(state, step, f"{type(error).__name__}: {error}".strip(": "))
+        directory.write_status(state, step, reason)
+        return step
+
+    write("running")
+    try:
+        yield
+    except Interrupted as interrupt:
+        step = write("interrupted", str(interrupt))
+        log.warning(
+            "%s after step %d; to go on, type the same command with run_dir=%s",
+            interrupt,
+            step,
+            directory.path,
+        )
         raise
-    directory.write_status("finished", directory.read_status().get("step", 0))
+    except BaseException as error:
+        write("failed", f"{type(error).__name__}: {error}".strip(": "))
+        raise
+    write("finished")
+
+
+@contextmanager
+def _closing(loggers: Loggers) -> Iterator[None]:
+    """Closes the loggers with the exit code of the body; an interrupted run waits only a little for them."""
+    try:
+        yield
+    except Interrupted as interrupt:
+        closing = threading.Thread(target=loggers.close, args=(interrupt.exit_code,), daemon=True)
+        closing.start()
+        closing.join(INTERRUPTED_CLOSE_SECONDS)
+        raise
+    except BaseException:
+        loggers.close(1)
+        raise
+    loggers.close(0)

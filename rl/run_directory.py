@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import yaml
 
-from rl import checkpoint
 from rl.errors import UserError
 
 State = Literal["running", "finished", "interrupted", "failed"]
 
-# What may differ between a run and its continuation: none of it changes what a step computes.
+# What may differ between a run and its continuation: how far it goes, what is kept and shown, and where a step's work
+# is done. None of it changes what a step computes, beyond the rounding of another device or micro-batch.
 SAFE_ON_RESUME = {
-    "max_steps", "epochs", "save_every", "keep_last", "eval_every", "eval_problems", "samples_per_step",
-    "logger", "run_dir", "resume", "plan", "name", "device",
+    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "eval_every", "eval_problems",
+    "samples_per_step", "logger", "run_dir", "resume", "plan", "name", "device", "engine.microbatch_tokens",
+    "engine.max_kv_gb", "engine.gradient_checkpointing",
 }  # fmt: skip
+LENGTH = {"max_steps", "epochs"}
+
+# Errors of the disk, not of the program, and what helps.
+DISK_ERRORS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EFBIG: "raise the file-size limit (ulimit -f)",
+    errno.EROFS: "give a run_dir that can be written",
+    errno.EACCES: "give a run_dir that can be written",
+    errno.EPERM: "give a run_dir that can be written",
+}
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """`path` with config.yaml, overrides.yaml, status.json, checkpoints/ and final/."""
+    """`path` with config.yaml, overrides.yaml, status.json, checkpoints/ and final/; locked while `lock` is open."""
 
     path: Path
+    lock: IO[str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def checkpoints(self) -> Path:
@@ -44,9 +60,11 @@ class RunDirectory:
         return self.read_status()["run_id"]
 
     def read_status(self) -> dict[str, Any]:
-        """status.json, {} before the first start."""
-        file = self.path / "status.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        """status.json; {} before the first start, and when a crash of the machine left it unreadable."""
+        try:
+            return json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
 
     def write_status(self, state: State, step: int, reason: str = "") -> None:
         status = {**self.read_status(), "state": state, "step": step, "reason": reason, "pid": os.getpid()}
@@ -54,57 +72,126 @@ class RunDirectory:
         self.write_json("status.json", status)
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replaces a file in one move, so that no reader ever sees half of it."""
-        temporary = self.path / f".{name}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(self.path / name)
+        self._replace(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
-    def resume_point(self) -> Path | None:
-        """The newest complete checkpoint."""
-        return checkpoint.latest(self.checkpoints)
+    def write_yaml(self, name: str, value: Any) -> None:
+        self._replace(name, yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=1000))
+
+    def _replace(self, name: str, text: str) -> None:
+        """Writes a file in one move, so that no reader and no crash ever sees half of it."""
+        temporary = self.path / f".{name}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / name)
 
 
 def open_directory(
     wanted: str | None, default: Path, config: Mapping[str, Any], overrides: list[str], resume: bool
 ) -> RunDirectory:
-    """The run's folder, with what it was asked written down.
+    """The run's folder, locked, with what it was asked written down.
 
     Without a wanted folder `default` is used, with a number behind it when it is taken, so that two starts never share
     one. An existing wanted folder is resumed. Raises UserError when it holds a run of another blueprint, or anything
-    that is not a run, or when resume is off.
+    that is not a run, or when resume is off, or when another process works in it.
     """
-    if wanted is None:
-        directory = RunDirectory(_new_folder(default))
-    else:
-        directory = RunDirectory(Path(wanted).expanduser().absolute())
-        _check_resumable(directory, config, resume)
-        directory.path.mkdir(parents=True, exist_ok=True)
-    _write_yaml(directory.path / "config.yaml", dict(config))
-    _write_yaml(directory.path / "overrides.yaml", overrides)
+    path = _new_folder(default) if wanted is None else Path(wanted).expanduser().absolute()
+    _check_is_run(path)
+    path.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(path, _locked(path))
+    _check_resumable(directory, config, resume)
+    directory.write_yaml("config.yaml", dict(config))
+    directory.write_yaml("overrides.yaml", overrides)
     return directory
+
+
+def finished_run(wanted: str, config: Mapping[str, Any]) -> RunDirectory | None:
+    """The folder, when it holds this very run, of this length, already finished; else None."""
+    directory = RunDirectory(Path(wanted).expanduser().absolute())
+    if not (directory.path / "config.yaml").is_file() or directory.read_status().get("state") != "finished":
+        return None
+    return None if _changes(directory, config, SAFE_ON_RESUME - LENGTH) else directory
+
+
+@contextmanager
+def disk_errors(key: str) -> Iterator[None]:
+    """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the choice of the place.
+
+    Libraries wrap the operating system's error in one of their own, or only quote it.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = _disk_error(error)
+        if code is None:
+            raise
+        file = getattr(error, "filename", None)
+        raise UserError(
+            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and type the"
+            " same command; what was whole stays as it was"
+        ) from error
+
+
+def _disk_error(error: BaseException | None) -> int | None:
+    while error is not None:
+        for code in DISK_ERRORS:
+            if getattr(error, "errno", None) == code or f"{os.strerror(code)} (os error {code})" in str(
+                error
+            ):
+                return code
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _locked(path: Path) -> IO[str]:
+    """The lock on a run: it ends with the process, however that ends, and no child of it inherits it (POSIX)."""
+    lock = (path / ".lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        raise UserError(
+            f"run_dir={path}: another process ({lock.read().strip()}) trains in it; wait for it, or give another run_dir"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"pid {os.getpid()} on {os.uname().nodename}")
+    lock.flush()
+    return lock
+
+
+def _check_is_run(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"run_dir={path}: is a file; expected a folder, or a new one's path")
+    # Our own first files begin with a dot: a start that was killed at once leaves nothing else.
+    holds = path.exists() and any(not child.name.startswith(".") for child in path.iterdir())
+    if holds and not (path / "config.yaml").is_file():
+        raise UserError(f"run_dir={path}: holds something that is not a run; give an empty or a new folder")
 
 
 def _check_resumable(directory: RunDirectory, config: Mapping[str, Any], resume: bool) -> None:
     path = directory.path
-    if not path.exists() or not any(path.iterdir()):
+    if not (path / "config.yaml").is_file():
         return
-    if not path.is_dir() or not (path / "config.yaml").is_file():
-        raise UserError(f"run_dir={path}: holds something that is not a run; give an empty or a new folder")
     if not resume:
         raise UserError(
             f"run_dir={path}: holds a run already; type resume=true to go on, or give another folder"
         )
-    before = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-    changes = [
-        f"{key}: {_show(old)} -> {_show(new)}"
-        for key, old, new in _differences(before, config)
-        if key.split(".")[0] not in SAFE_ON_RESUME
-    ]
-    if changes:
+    if changes := _changes(directory, config, SAFE_ON_RESUME):
         raise UserError(
             f"run_dir={path}: was started with another blueprint ({'; '.join(changes)}); type the same overrides to go"
             f" on (only {', '.join(sorted(SAFE_ON_RESUME))} may change), or give another run_dir"
         )
+
+
+def _changes(directory: RunDirectory, config: Mapping[str, Any], safe: set[str]) -> list[str]:
+    """What differs from the blueprint that the run was started with, as text, safe keys and what is below them aside."""
+    before = yaml.safe_load((directory.path / "config.yaml").read_text(encoding="utf-8"))
+    return [
+        f"{key}: {_show(old)} -> {_show(new)}"
+        for key, old, new in _differences(before, config)
+        if not any(key == name or key.startswith(f"{name}.") for name in safe)
+    ]
 
 
 def _differences(before: Any, after: Any, key: str = "") -> list[tuple[str, Any, Any]]:
@@ -139,7 +226,3 @@ def _new_folder(default: Path) -> Path:
 def default_folder(recipe: str, name: str) -> Path:
     """`runs/<recipe>/<time>-<name>` below the folder the command was started in."""
     return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
-
-
-def _write_yaml(file: Path, value: Any) -> None:
-    file.write_text(yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=1000), encoding="utf-8")

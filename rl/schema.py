@@ -79,8 +79,8 @@ def _hints(target: Any) -> dict[str, Any]:
 def convert(value: Any, hint: Any, key: str) -> Any:
     """`value` as type `hint`, strictly: an int field refuses 1e3 and "08", a string field refuses numbers."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
+    if hint is Any or not isinstance(value, (Mapping, list, tuple, str, int, float, type(None))):
+        return value  # what is not plain has been built already
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -163,8 +163,10 @@ def _describe(hint: Any) -> str:
     if hint in names:
         return names[hint]
     origin = typing.get_origin(hint)
-    if origin in (list, tuple):
-        return "a list"
+    if origin is tuple:
+        return f"a list of {len(typing.get_args(hint))} values in brackets"
+    if origin is list:
+        return "a list in brackets"
     if origin is dict or dataclasses.is_dataclass(hint):
         return "a mapping"
     return getattr(hint, "__name__", str(hint))

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from renderers.base import Renderer
-from rl import checkpoint
+from rl import signals
 from rl.blueprint import Blueprint
-from rl.engines.base import Engine, SamplingParams
+from rl.engines.base import Engine, SamplingParams, UpdateStats
+from rl.errors import NotFinite
+from rl.health import Health
 from rl.loggers import Loggers
 from rl.losses import weigh
 from rl.metrics import rollout_metrics, update_metrics
 from rl.problems import ProblemSet
-from rl.rollouts import Problem, Rollout
+from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.run_directory import RunDirectory
+from rl.saving import export_final, require_metric, save, save_at
 
 log = logging.getLogger("tanka")
-
-RENDERER = "renderer.txt"  # the fingerprint of the chat format, beside the weights that were trained with it
 
 
 @dataclass(frozen=True)
@@ -37,41 +38,80 @@ class Run:
     engine: Engine
     loggers: Loggers
     directory: RunDirectory
+    health: Health
     total_steps: int
     done: int
 
 
 def train(run: Run) -> None:
-    """Trains from the first step not yet done to the last, and leaves the trained weights in `final/`."""
-    blueprint, engine = run.blueprint, run.engine
-    for step in range(run.done + 1, run.total_steps + 1):
-        timer = Timer()
-        evaluation = evaluate_at(run, step)
-        with timer("sample"):
-            engine.publish()
-            rollouts = collect(run, run.problems.batch(step - 1, blueprint.batch_size, blueprint.seed), step)
-        with timer("score"):
-            blueprint.rewards.score(rollouts)
-            rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
-        with timer("update"):
-            learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
-            for _ in range(blueprint.loss.updates_per_batch):
-                stats = engine.update(rows, blueprint.loss, learning_rate)
-        metrics = {
-            **rollout_metrics(rollouts),
-            **update_metrics(stats, learning_rate),
-            **timer.metrics(sum(len(r.completion.tokens) for r in rollouts)),
-            **evaluation,
-        }
-        run.loggers.log(step, metrics)
-        run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "train"))
-        save_at(run, step)
-    finish(run)
+    """Trains from the first step not yet done to the last, and leaves the trained weights in `final/`.
+
+    A signal ends it between two forward passes: the step that was under way is dropped, the one before it is saved.
+    """
+    finished = run.done
+    try:
+        with signals.safe_points():
+            for step in range(run.done + 1, run.total_steps + 1):
+                train_step(run, step)
+                finished = step
+            finish(run)
+    except signals.Interrupted:
+        if finished:
+            save(run, finished)
+        raise
+
+
+def train_step(run: Run, step: int) -> None:
+    """One step, from its problems to its checkpoint."""
+    signals.check()
+    blueprint = run.blueprint
+    timer = Timer()
+    evaluation = evaluate_at(run, step)
+    with timer("sample"):
+        run.engine.publish()
+        rollouts = collect(run, run.problems.batch(step - 1, blueprint.batch_size, blueprint.seed), step)
+    with timer("score"):
+        score(run, rollouts)
+        rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
+    with timer("update"):
+        learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
+        stats = update(run, rows, learning_rate)
+    metrics = {**rollout_metrics(rollouts), **update_metrics(stats, learning_rate)}
+    metrics |= run.health.metrics(metrics)
+    metrics |= timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | evaluation
+    if step == 1:
+        require_metric(blueprint.keep_best, metrics)
+    run.loggers.log(step, metrics)
+    run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "train"))
+    run.health.check(step, metrics, rollouts, rows, stats)
+    save_at(run, step)
+
+
+def score(run: Run, rollouts: Sequence[Rollout]) -> None:
+    """Rewards the rollouts; a reward that is not finite leaves the batch without rewards, so that no weight moves."""
+    try:
+        run.blueprint.rewards.score(rollouts)
+    except NotFinite as error:
+        log.warning("%s", error)
+        for rollout in rollouts:
+            rollout.reward = math.nan
+            rollout.rewards = dict.fromkeys(run.blueprint.rewards.terms, math.nan)
+
+
+def update(run: Run, rows: Sequence[TrainingRow], learning_rate: float) -> UpdateStats:
+    """The batch's optimiser updates; the stats are the last one's."""
+    loss = run.blueprint.loss
+    stats = run.engine.update(rows, loss, learning_rate)
+    with signals.postponed():  # half of a batch's updates is nothing that a checkpoint could continue
+        for _ in range(1, loss.updates_per_batch):
+            stats = run.engine.update(rows, loss, learning_rate)
+    return stats
 
 
 def collect(run: Run, problems: Sequence[Problem], step: int) -> list[Rollout]:
     """[P x G] rollouts of P problems, each with G completions, sampled from the current policy."""
     blueprint = run.blueprint
+    seed_everything(derived_seed(blueprint.seed, "step", step))
     params = SamplingParams(
         max_tokens=blueprint.max_tokens,
         temperature=blueprint.temperature,
@@ -106,36 +146,18 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     problems = run.problems.test[: blueprint.eval_problems]
     if not problems:
         return {}
+    seed_everything(derived_seed(blueprint.seed, "eval", step))
     params = SamplingParams(blueprint.max_tokens, temperature=0.0, stop_ids=run.renderer.stop_ids, seed=0)
     rollouts = roll_out(run, problems, 1, params)
-    blueprint.rewards.score(rollouts)
+    blueprint.rewards.score(rollouts, watch=False)
     run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
     return {f"eval/{name}": value for name, value in rollout_metrics(rollouts).items()}
 
 
-def save_at(run: Run, step: int) -> None:
-    """Status after every step; a checkpoint after every `save_every` steps and after the last."""
-    every = run.blueprint.save_every
-    if step == run.total_steps or (every and step % every == 0):
-        checkpoint.save(
-            run.directory.checkpoints, step, lambda folder: write(run, folder), run.blueprint.keep_last
-        )
-    run.directory.write_status("running", step)
-
-
-def write(run: Run, folder: Path) -> None:
-    """What a checkpoint holds: all that the next step needs beside the blueprint."""
-    run.engine.save(folder)
-    (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
-
-
 def finish(run: Run) -> None:
-    """The trained weights as transformers and peft load them, and a last look at the test problems."""
-    run.directory.final.mkdir(exist_ok=True)
-    run.engine.export(run.directory.final)
-    (run.directory.final / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
-    if run.blueprint.eval_every:
-        evaluation = evaluate(run, run.total_steps + 1)
+    """The trained weights in `final/`, and a last look at the test problems."""
+    export_final(run)
+    if run.blueprint.eval_every and (evaluation := evaluate(run, run.total_steps + 1)):
         log.info("test problems, greedy: reward_total %.3f", evaluation["eval/reward_total"])
 
 
@@ -168,6 +190,16 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
 def derived_seed(seed: int, purpose: str, step: int) -> int:
     """A seed for one purpose at one step: nothing random needs to be stored to resume."""
     return random.Random(f"{seed}/{purpose}/{step}").getrandbits(63)
+
+
+def seed_everything(seed: int) -> None:
+    """Python's, numpy's and torch's global generators: what rewards, data code and LoRA dropout may draw from."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 class Timer:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,26 @@ def shared_dir() -> Path:
             f"needs the shared data folder beside the checkout ({path.name}/); set TANKA_SHARED to its path"
         )
     return path
+
+
+def run_recipe(
+    recipe: str, *arguments: str, cwd: Path, path: Path | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`python -m recipes.<recipe> ...` as a user without network runs it; `path` goes first on the Python path."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(p) for p in (path, ROOT) if p),
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "offline",
+        **(environment or {}),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", f"recipes.{recipe}", *arguments],
+        cwd=cwd, env=variables, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=280,
+    )  # fmt: skip
+
+
+rl_basic = functools.partial(run_recipe, "rl_basic")
 
 
 ARCHITECTURES = ("qwen3", "qwen2", "llama")

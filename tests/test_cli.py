@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import rl_basic as command
 
 # A torch that cannot be imported: whoever tries is named in the traceback that the test then sees.
 POISON = "raise ImportError('torch was imported')\n"
@@ -21,17 +18,6 @@ def without_torch(tmp_path_factory) -> Path:
     for name in ("torch", "transformers"):
         (folder / f"{name}.py").write_text(POISON)
     return folder
-
-
-def command(*arguments: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(p) for p in (path, ROOT) if p]),
-        "HF_HUB_OFFLINE": "1",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "recipes.rl_basic", *arguments], cwd=cwd, env=environment, text=True, capture_output=True,
-        stdin=subprocess.DEVNULL, timeout=120,
-    )  # fmt: skip
 
 
 def broken_file(folder: Path) -> Path:
@@ -67,6 +53,11 @@ MISTAKES = {
     "missing file": (["data=jsonl", "data.path=nowhere.jsonl"], ["nowhere.jsonl"]),
     "missing checkpoint": (["model.path=nowhere"], ["model.path=nowhere: no such folder"]),
     "mistake in the middle": (["max_steps=2", "rewards.format.wieght=1"], ["did you mean rewards.format.weight?"]),
+    "no option": (["loss=null"], ["loss=null: no such option", "flashreinforce"]),
+    "option in a sweep": (["-m", "loss=grpo,gpro"], ["did you mean loss=grpo?"]),
+    "flag behind a mistake": (["max_token=8,16", "-m"], ["did you mean max_tokens?"]),
+    "list of the wrong length": (["optimizer.betas=[0.9]"], ["optimizer.betas=[0.9]", "2 values"]),
+    "not a number": (["learning_rate=nan"], ["learning_rate=nan: expected a number"]),
     "comma without -m": (["max_tokens=32,64"], ["max_tokens=32,64", "add -m"]),
     "missing config dir": (["--config-dir", "nowhere"], ["--config-dir=nowhere: no such folder"]),
 }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,8 +15,20 @@ from rl.engines.base import OptimizerConfig, UpdateStats
 from rl.losses import PolicyLoss
 from rl.rollouts import TrainingRow
 
+log = logging.getLogger("tanka")
+
 # Logits are made for this many values at a time and recomputed in the backward pass: [tokens, vocabulary] never exists.
 LOGITS_AT_ONCE = 2**25
+
+
+@dataclass
+class _Sums:
+    """What the micro-batches of one update add up to: see UpdateStats. ratios: one tensor a micro-batch."""
+
+    loss: float
+    sequence_kl: list[float]
+    admitted: list[bool]
+    ratios: list[Tensor]
 
 
 class Learner:
@@ -26,6 +40,7 @@ class Learner:
         self.model = model
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
+        self.halved = False
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.max_grad_norm = optimizer.max_grad_norm
         self.optimizer = torch.optim.AdamW(
@@ -48,8 +63,47 @@ class Learner:
         Adam's momentum and decay would move the weights even for a zero gradient, so a batch without signal takes no
         step at all (pitfall RL-20).
         """
+        sums = self._backward_or_halve(rows, loss)
+        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        has_signal = any(any(row.coefficients) and ok for row, ok in zip(rows, sums.admitted, strict=True))
+        stepped = has_signal and torch.isfinite(torch.tensor([sums.loss, grad_norm])).all().item()
+        if stepped:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
+        ratio = torch.cat(sums.ratios)
+        return UpdateStats(
+            loss=sums.loss,
+            grad_norm=grad_norm,
+            stepped=bool(stepped),
+            sequence_kl=sums.sequence_kl,
+            admitted=sums.admitted,
+            ratio_mean=ratio.mean().item(),
+            ratio_max=ratio.max().item(),
+            ratio_min=ratio.min().item(),
+        )
+
+    def _backward_or_halve(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
+        """`_backward`; the first time that the memory does not suffice, once more in micro-batches of half the size."""
+        try:
+            return self._backward(rows, loss)
+        except torch.OutOfMemoryError:
+            if self.halved:
+                raise
+        self.halved = True
+        self.microbatch_tokens //= 2
+        log.warning(
+            "out of memory: micro-batches are halved; next time type engine.microbatch_tokens=%d",
+            self.microbatch_tokens,
+        )
         self.optimizer.zero_grad(set_to_none=True)
-        total_loss, kl, admitted, ratios = 0.0, [0.0] * len(rows), [True] * len(rows), []
+        torch.cuda.empty_cache()
+        return self._backward(rows, loss)
+
+    def _backward(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
+        """The gradient of the whole batch, micro-batch after micro-batch, and what they say about it."""
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = _Sums(0.0, [0.0] * len(rows), [True] * len(rows), [])
         for indices in self._microbatches(rows):
             batch = [rows[i] for i in indices]
             current = self._forward(batch)
@@ -61,30 +115,13 @@ class Learner:
                 mask,
             )
             surrogate.loss.backward()
-            total_loss += surrogate.loss.item()
-            ratios.append(surrogate.log_ratio[mask].exp())
+            sums.loss += surrogate.loss.item()
+            sums.ratios.append(surrogate.log_ratio[mask].exp())
             for i, row_kl, row_admitted in zip(
                 indices, surrogate.sequence_kl.tolist(), surrogate.admitted.tolist(), strict=True
             ):
-                kl[i], admitted[i] = row_kl, row_admitted
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
-        has_signal = any(any(row.coefficients) and ok for row, ok in zip(rows, admitted, strict=True))
-        stepped = has_signal and torch.isfinite(torch.tensor([total_loss, grad_norm])).all().item()
-        if stepped:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self.optimizer.step()
-        ratio = torch.cat(ratios)
-        return UpdateStats(
-            loss=total_loss,
-            grad_norm=grad_norm,
-            stepped=bool(stepped),
-            sequence_kl=kl,
-            admitted=admitted,
-            ratio_mean=ratio.mean().item(),
-            ratio_max=ratio.max().item(),
-            ratio_min=ratio.min().item(),
-        )
+                sums.sequence_kl[i], sums.admitted[i] = row_kl, row_admitted
+        return sums
 
     def _microbatches(self, rows: Sequence[TrainingRow]) -> Iterator[list[int]]:
         """Indices of rows of like length, as many at once as fit `microbatch_tokens` with their padding."""
@@ -113,7 +150,7 @@ class Learner:
             at += [(r, t - 1) for t in range(len(row.prompt_tokens), len(ids))]
         predicting, columns = torch.tensor(at, device=device).unbind(-1)
         tokens = tokens.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with autocast(device):
             hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
             values = self._token_logprobs(hidden[predicting, columns], tokens[predicting, columns + 1])
         longest = max(len(row.completion_tokens) for row in rows)
@@ -136,6 +173,11 @@ class Learner:
         if softcap:
             logits = softcap * torch.tanh(logits / softcap)
         return (logits / self.temperature).log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 matrix products on a GPU; sampler and learner both compute inside it, so that their ratio is 1."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 def _padded(rows: Sequence[Sequence[float]], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

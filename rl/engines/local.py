@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rl import signals
+from rl.adapters import adapts_tied_weights, quiet_peft, write_base
 from rl.engines.base import Engine, SamplingParams, UpdateStats
 from rl.errors import UserError
 from rl.hub import first_line, hub, model_errors
@@ -63,6 +65,8 @@ class LocalEngine:
         self.learner = Learner(
             self.model, blueprint.optimizer, blueprint.temperature, config.microbatch_tokens
         )
+        # Every forward pass, of a sampled token or of a micro-batch, is a place where a signal may end the step.
+        self.model.base_model.register_forward_pre_hook(lambda *_: signals.check())
         self.max_kv_bytes = (config.max_kv_gb or default_kv_gb(self.device)) * 2**30
 
     def publish(self) -> None:
@@ -71,10 +75,12 @@ class LocalEngine:
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
     ) -> list[list[Completion]]:
+        from rl.engines.learner import autocast
         from rl.engines.sampler import sample
 
         self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
-        return sample(self.model, prompts, n, params, self.max_kv_bytes)
+        with memory_errors(f"engine.max_kv_gb={self.max_kv_bytes / 2**31:.2g}"), autocast(self.device):
+            return sample(self.model, prompts, n, params, self.max_kv_bytes)
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()
@@ -82,15 +88,15 @@ class LocalEngine:
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
         self.model.train()
-        return self.learner.update(rows, loss, learning_rate)
+        with memory_errors(f"engine.microbatch_tokens={self.learner.microbatch_tokens // 2}"):
+            return self.learner.update(rows, loss, learning_rate)
 
     def save(self, path: Path) -> None:
         import torch
 
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        torch.save(
-            {"weights": trainable, "optimizer": self.learner.optimizer.state_dict()}, path / "state.pt"
-        )
+        with (path / "state.pt").open("wb") as file:  # a file of Python's says why when the disk is full
+            torch.save({"weights": trainable, "optimizer": self.learner.optimizer.state_dict()}, file)
         self.export(path)
 
     def load(self, path: Path) -> None:
@@ -106,6 +112,8 @@ class LocalEngine:
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)
         self.tokenizer.save_pretrained(path)
+        if self.adapter:
+            write_base(path, self.model)
 
     def close(self) -> None:
         import gc
@@ -150,39 +158,33 @@ def load_model(
     return add_lora(model, spec.lora, checkpointing, seed)
 
 
-def add_lora(
-    model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int
-) -> tuple[Any, Any]:
+def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int) -> tuple[Any, Any]:
     """`model` with fresh adapters inside, and the PEFT wrapper that saves them."""
     import peft
     import torch
 
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if (
-        tied
-        and not isinstance(lora.target_modules, str)
-        and {"lm_head", "embed_tokens"} & set(lora.target_modules)
-    ):
-        raise UserError(
-            "model.lora.target_modules: this model ties its head to its embedding, and an adapter on one would change both"
-            " when merged; leave lm_head and embed_tokens out, e.g. model.lora.target_modules=all-linear"
-        )
     torch.manual_seed(seed)  # LoRA's A matrices are drawn at random
     try:
-        adapter = peft.get_peft_model(
-            model,
-            peft.LoraConfig(
-                r=lora.rank,
-                lora_alpha=lora.alpha,  # type: ignore[arg-type]
-                lora_dropout=lora.dropout,
-                target_modules=lora.target_modules,
-                task_type="CAUSAL_LM",
-            ),
-        )
+        with quiet_peft():
+            adapter = peft.get_peft_model(
+                model,
+                peft.LoraConfig(
+                    r=lora.rank,
+                    lora_alpha=lora.alpha,  # type: ignore[arg-type]
+                    lora_dropout=lora.dropout,
+                    target_modules=lora.target_modules,
+                    task_type="CAUSAL_LM",
+                ),
+            )
     except ValueError as error:
         raise UserError(
             f"model.lora.target_modules={lora.target_modules}: {str(error).splitlines()[0]}"
         ) from None
+    if adapts_tied_weights(model):
+        raise UserError(
+            "model.lora.target_modules: this model ties its head to its embedding, and an adapter on one would change both"
+            " when merged; leave lm_head and embed_tokens out, e.g. model.lora.target_modules=all-linear"
+        )
     if checkpointing:
         model.enable_input_require_grads()
     return adapter.get_base_model(), adapter
@@ -210,6 +212,19 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
         raise UserError(
             f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
         ) from None
+
+
+@contextmanager
+def memory_errors(remedy: str) -> Iterator[None]:
+    """Turns an exhausted GPU into one line with the override that needs less."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"out of memory ({first_line(error)}); type {remedy}, or use a smaller model"
+        ) from error
 
 
 def resolve_device(wanted: str) -> str:

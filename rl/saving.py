@@ -1,0 +1,81 @@
+"""What a run leaves on disk and when: checkpoints to go on from, the best one so far, the trained weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl import checkpoint
+from rl.errors import UserError, nearest
+from rl.jsonl import read_jsonl
+from rl.model_card import write_card
+
+if TYPE_CHECKING:
+    from rl.train import Run
+
+RENDERER = "renderer.txt"  # the fingerprint of the chat format, beside the weights that were trained with it
+
+
+def save_at(run: Run, step: int) -> None:
+    """Status after every step; a checkpoint after every `save_every` steps and after the last."""
+    every = run.blueprint.save_every
+    if step == run.total_steps or (every and step % every == 0):
+        save(run, step)
+    run.directory.write_status("running", step)
+
+
+def save(run: Run, step: int) -> None:
+    """A checkpoint of `step`, the last one finished; the newest `keep_last` and the best one are kept."""
+    folder = run.directory.checkpoints
+    newest = checkpoint.save(folder, step, lambda path: write(run, path))
+    best = best_checkpoint(run, folder)
+    checkpoint.prune(folder, newest, run.blueprint.keep_last, keep=[best] if best else [])
+
+
+def write(run: Run, folder: Path) -> None:
+    """What a checkpoint holds: all that the next step needs beside the blueprint."""
+    run.engine.save(folder)
+    (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
+
+
+def best_checkpoint(run: Run, folder: Path) -> Path | None:
+    """The checkpoint with the highest `keep_best`, also named in best.json; None when nothing is measured yet.
+
+    A step's metrics, `eval/*` too, are those of the policy that enters it: the checkpoint of the step before.
+    """
+    metric = run.blueprint.keep_best
+    if metric is None:
+        return None
+    rows = {row["step"]: row for row in read_jsonl(run.directory.path / "metrics.jsonl")}
+    values = {
+        path: rows.get(checkpoint.step_of(path) + 1, {}).get(metric) for path in checkpoint.steps(folder)
+    }
+    measured = {path: value for path, value in values.items() if value is not None}
+    if not measured:
+        return None
+    best = max(measured, key=measured.__getitem__)
+    run.directory.write_json(
+        "best.json", {"checkpoint": best.name, "metric": metric, "value": measured[best]}
+    )
+    return best
+
+
+def require_metric(name: str | None, metrics: Mapping[str, float]) -> None:
+    """Raises UserError unless the first step logged the metric that `keep_best` names."""
+    if name is not None and name not in metrics:
+        close = nearest(name, metrics, count=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "expected e.g. keep_best=reward_total"
+        why = " (eval/* needs eval_every)" if name.startswith("eval/") else ""
+        raise UserError(f"keep_best={name}: this run logs no such metric{why}; {hint}")
+
+
+def export_final(run: Run) -> None:
+    """The trained weights in `final/`, as transformers and peft load them, with a model card."""
+
+    def write_final(folder: Path) -> None:
+        run.engine.export(folder)
+        (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
+        write_card(folder, run.directory.path)
+
+    checkpoint.write_folder(run.directory.final, write_final)
