@@ -1,0 +1,37 @@
+"""Rebuild the embedded model from nothing: `python -m recipes.build_tiny out=PATH`."""
+
+from __future__ import annotations
+
+from recipes.cli import Composed, recipe
+from rl.schema import build
+from rl.tiny import TinyConfig
+
+
+@recipe("build_tiny", TinyConfig)
+def main(composed: Composed) -> None:
+    """Learn a tokenizer, teach a model, measure it, and write weights, tokenizer and card to `out`."""
+    import time
+    from pathlib import Path
+
+    import torch
+
+    from rl.tiny import corpus, make_model, make_tokenizer, teach
+    from rl.tiny_card import card
+
+    config: TinyConfig = build(TinyConfig, composed.tree)
+    out = Path(config.out).expanduser()
+    started = time.perf_counter()
+    torch.manual_seed(config.seed)
+    tokenizer = make_tokenizer(corpus(config))
+    model = make_model(tokenizer)
+    print(f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens")
+    teach(model, tokenizer, config, log=print)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    text = card(model, tokenizer, config, time.perf_counter() - started)
+    (out / "README.md").write_text(text, encoding="utf-8")
+    print(f"{text}\nwritten to {out.absolute()}")
+
+
+if __name__ == "__main__":
+    main()
