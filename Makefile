@@ -21,11 +21,12 @@ help:  ## Show this list.
 demo: .venv/installed  ## Train the embedded model inside 64 tokens (about a minute), then say where the report is.
 	$(BIN)/python -m recipes.rl_basic
 
+# One thread each: two workers share two cores, and torch's threads would wait for each other.
 test: .venv/installed-dev  ## The fast tests.
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
 
 test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hypothesis examples.
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 lint: .venv/installed-dev  ## Linter, formatter, type checker.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

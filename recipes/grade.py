@@ -70,7 +70,7 @@ def read_rows(path: Path, raw_gold: bool) -> list[Row]:
             if line.strip():
                 try:
                     rows.append(read_row(json.loads(line), number, raw_gold))
-                except (ValueError, TypeError) as error:
+                except (ValueError, RecursionError) as error:
                     raise UserError(f"{path}, line {number}: {error}") from None
     return rows
 
@@ -81,10 +81,7 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
         raise ValueError("expected an object with id, completion and gold")
     completion = fields.get("completion")
     if completion is None and isinstance(fields.get("completion_parts"), list):
-        parts = fields["completion_parts"]
-        if sum(len(text) * times for text, times in parts) > MAX_CHARS:
-            raise ValueError(f"completion_parts make more than {MAX_CHARS:,} characters")
-        completion = "".join(text * times for text, times in parts)
+        completion = _joined(fields["completion_parts"])
     gold = fields.get("gold")
     if isinstance(gold, (int, float)) and not isinstance(gold, bool):
         gold = str(gold)
@@ -92,17 +89,30 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
         raise ValueError(
             f"expected texts completion and gold; the row has {', '.join(fields) or 'no fields'}"
         )
-    answer_format = fields.get("format_spec", "boxed")
+    answer_format: Any = fields.get("format_spec") or "boxed"
     if answer_format not in get_args(AnswerFormat):
         raise ValueError(f"format_spec={answer_format}: expected one of {', '.join(get_args(AnswerFormat))}")
+    prefilled_think = fields.get("prefilled_think") or False
+    if not isinstance(prefilled_think, bool):
+        raise ValueError(f"prefilled_think={prefilled_think}: expected true or false")
     try:
         raw = raw_gold or "expect_gold" in fields
         gold = canonical_raw_gold(gold) if raw else canonical_gold(gold, "plain")
     except GoldError:
         gold = None
-    return Row(
-        fields.get("id", number), completion, gold, answer_format, bool(fields.get("prefilled_think", False))
-    )
+    return Row(fields.get("id", number), completion, gold, answer_format, prefilled_think)
+
+
+def _joined(parts: list[Any]) -> str:
+    """A completion given as [text, times] pairs."""
+    for part in parts:
+        match part:
+            case [str(), int() as times] if times >= 0:
+                continue
+        raise ValueError(f"completion_parts holds {part!r:.60}; expected pairs [text, times]")
+    if sum(len(text) * times for text, times in parts) > MAX_CHARS:
+        raise ValueError(f"completion_parts make more than {MAX_CHARS:,} characters")
+    return "".join(text * times for text, times in parts)
 
 
 def grade_rows(rows: Sequence[Row], answer_region: AnswerRegion) -> list[dict[str, Any]]:

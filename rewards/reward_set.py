@@ -63,8 +63,11 @@ class RewardSet:
         self._grader = Grader(self.answer_format, self.answer_region)
 
     def start(self) -> None:
-        """Starts the grader's workers and checks it on known answers. Raises UserError when it gets one wrong."""
+        """Starts the grader's first worker in the background, so that it is ready when the weights are."""
         self._grader.start()
+
+    def check(self) -> None:
+        """Grades known answers. Raises UserError when one comes out wrong."""
         self._grader.self_test()
 
     def close(self) -> None:

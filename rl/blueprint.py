@@ -145,7 +145,11 @@ class Blueprint:
         )
         require(self.keep_last >= 1, "keep_last", self.keep_last, "a positive integer", 2)
         require(
-            self.max_nonfinite_steps >= 1, "max_nonfinite_steps", self.max_nonfinite_steps, "a positive integer", 3
+            self.max_nonfinite_steps >= 1,
+            "max_nonfinite_steps",
+            self.max_nonfinite_steps,
+            "a positive integer",
+            3,
         )
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "0 or more", 0)
@@ -177,7 +181,11 @@ def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
 
 def reward_set_from(node: Mapping[str, Any]) -> RewardSet:
     """In YAML a reward stands beside the set's own choices, so that `rewards.format.weight=0.2` can be typed."""
-    terms = {name: reward_from(child, f"rewards.{name}") for name, child in node.items() if isinstance(child, Mapping)}
+    terms = {
+        name: reward_from(child, f"rewards.{name}")
+        for name, child in node.items()
+        if isinstance(child, Mapping)
+    }
     choices = {name: child for name, child in node.items() if name not in terms}
     return build(RewardSet, {**choices, "terms": terms}, "rewards")
 

@@ -37,13 +37,14 @@ def open_run(
     the weights are freed.
     """
     with _status(directory), ExitStack() as stack:
+        stack.callback(blueprint.rewards.close)
+        blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
         if limit := blueprint.data.max_prompt_tokens:
             problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
-        stack.callback(blueprint.rewards.close)
-        blueprint.rewards.start()
+        blueprint.rewards.check()
         done = resume(engine, renderer, directory)
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
         directory.write_status("running", done)

@@ -24,7 +24,11 @@ def shared_dir() -> Path:
 
 
 def run_recipe(
-    recipe: str, *arguments: str, cwd: Path, path: Path | None = None, environment: dict[str, str] | None = None
+    recipe: str,
+    *arguments: str,
+    cwd: Path,
+    path: Path | None = None,
+    environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """`python -m recipes.<recipe> ...` as a user without network runs it; `path` goes first on the Python path."""
     variables = {

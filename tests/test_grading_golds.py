@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -59,20 +61,18 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def test_form(golds, form):
-    answers = [f"The answer is \\boxed{{{form(gold)}}}." for gold in golds]
+    completions = [f"The answer is \\boxed{{{form(gold)}}}." for gold in golds]
     grader = Grader()  # plain numbers need no worker
-    right = grader.grade([Sample(split_thinking(a), g) for a, g in zip(answers, golds, strict=True)])
+    right = grader.grade([Sample(split_thinking(c), g) for c, g in zip(completions, golds, strict=True)])
     assert all(verdict.correct and verdict.format for verdict in right)
+    answers = [verdict.extracted for verdict in right]
     for changed in (
         lambda g: str(int(g) + 1),
         lambda g: str(-int(g) or 1),
         lambda g: f"{g}0" if g != "0" else "10",
     ):
-        wrong = grader.grade(
-            [Sample(split_thinking(a), changed(g)) for a, g in zip(answers, golds, strict=True)]
-        )
-        assert not any(verdict.correct for verdict in wrong)
-        assert all(verdict.reason == "wrong" for verdict in wrong)
+        outcomes = grader.compare([(changed(g), a) for a, g in zip(answers, golds, strict=True)])
+        assert {reason for reason, _ in outcomes} == {"wrong"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,10 @@ def test_form(golds, form):
         ("#### ", "marker", "unreadable_gold"),
         ("#### ,", "marker", "unreadable_gold"),
         ("no box: 18", "boxed", "missing_marker"),
+        ("#### 18-20", "marker", "unreadable_gold"),
+        ("#### 5" + " " * 50_000 + "dollars", "marker", "unreadable_gold"),
         ("$\\boxed{}$", "boxed", "unreadable_gold"),
+        ("$\\boxed{???}$", "boxed", "unreadable_gold"),
         ("  ", "plain", "unreadable_gold"),
     ],
 )
@@ -109,7 +112,17 @@ def test_plain_golds(field, gold):
     assert canonical_gold(field, "plain") == gold
 
 
-def test_japanese_rows(golds):
+@pytest.mark.parametrize("piece", ["{", ".", " ", "\\text{", "1 ", "1万", "#### ", "<<", "```", "(", "あ"])
+@pytest.mark.parametrize("layout", ["marker", "boxed", "plain"])
+def test_an_endless_gold_is_read_or_rejected_at_once(piece, layout):
+    head, tail = {"marker": ("#### 5", "5"), "boxed": ("\\boxed{", "5}"), "plain": ("5", "5")}[layout]
+    start = time.monotonic()
+    with contextlib.suppress(GoldError):
+        canonical_gold(head + piece * (100_000 // len(piece)) + tail, layout)
+    assert time.monotonic() - start < 1
+
+
+def test_japanese_rows():
     path = shared_dir() / "data" / "gsm8k_ja" / "rows.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

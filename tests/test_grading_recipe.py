@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from recipes.grade import Row, read_rows
+from rl.errors import UserError
+
 ROOT = Path(__file__).parents[1]
 CASES = Path(__file__).parent / "data" / "grading_cases.jsonl"
 
@@ -43,24 +46,23 @@ def test_the_table_as_a_file(tmp_path):
     assert "correct" in result.stdout and "gold_rejected" in result.stdout
 
 
-def test_raw_golds(tmp_path):
+def test_raw_golds_anywhere(tmp_path):
     rows = [
         {"id": "a", "completion": "\\boxed{1080}", "gold": "so\n#### 1,080"},
         {"id": "b", "completion": "\\boxed{0.1}", "gold": "so $\\boxed{\\frac{1}{10}}$"},
         {"id": "c", "completion": "\\boxed{18}", "gold": "18 it is"},
+        {"id": "d", "completion": "<think>\\boxed{18}", "gold": "#### 18"},
     ]
     out = tmp_path / "out.jsonl"
-    assert grade(f"file={write(tmp_path / 'in.jsonl', *rows)}", f"out={out}", "raw_gold=true").returncode == 0
-    found = [(row["gold"], row["correct"], row["reason"]) for row in read(out)]
-    assert found == [("1080", 1, "correct"), ("\\frac{1}{10}", 1, "correct"), (None, 0, "gold_rejected")]
-
-
-def test_the_region_is_a_choice(tmp_path):
-    source = write(tmp_path / "in.jsonl", {"id": 1, "completion": "<think>\\boxed{18}", "gold": 18})
-    for region, correct in (("after_thinking", 0), ("anywhere", 1)):
-        out = tmp_path / f"{region}.jsonl"
-        assert grade(f"file={source}", f"out={out}", f"answer_region={region}").returncode == 0
-        assert read(out)[0]["correct"] == correct
+    source = write(tmp_path / "in.jsonl", *rows)
+    result = grade(f"file={source}", f"out={out}", "raw_gold=true", "answer_region=anywhere")
+    assert result.returncode == 0, result.stderr
+    assert [(row["gold"], row["correct"], row["reason"]) for row in read(out)] == [
+        ("1080", 1, "correct"),
+        ("\\frac{1}{10}", 1, "correct"),
+        (None, 0, "gold_rejected"),
+        ("18", 1, "correct"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +72,30 @@ def test_the_region_is_a_choice(tmp_path):
         ('["a"]', "line 1: expected an object"),
         ('{"id": 1, "answer": "18"}', "the row has id, answer"),
         ('{"completion": "18", "gold": "18", "format_spec": "box"}', "format_spec=box"),
-        ('{"completion_parts": [["a"]], "gold": "18"}', "line 1"),
+        ('{"completion": "18", "gold": "18", "prefilled_think": "false"}', "prefilled_think=false"),
+        ('{"completion_parts": [["a"]], "gold": "18"}', "line 1: completion_parts holds ['a']"),
+        ('{"completion_parts": [["a", -1]], "gold": "18"}', "expected pairs"),
         ('{"completion_parts": [["a", 99999999999]], "gold": "18"}', "characters"),
+        ('{"completion": ' + "[" * 100_000, "line 1"),
     ],
 )
-def test_a_bad_row_is_one_line(tmp_path, row, message):
+def test_a_bad_row_is_named(tmp_path, row, message):
     source = tmp_path / "in.jsonl"
     source.write_text(row, encoding="utf-8")
-    result = grade(f"file={source}", f"out={tmp_path / 'out.jsonl'}")
+    with pytest.raises(UserError) as error:
+        read_rows(source, raw_gold=False)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_null_is_the_default(tmp_path):
+    row = {"completion": "\\boxed{1}", "gold": "1", "format_spec": None, "prefilled_think": None}
+    assert read_rows(write(tmp_path / "in.jsonl", row), raw_gold=False) == [Row(1, "\\boxed{1}", "1")]
+
+
+def test_a_users_mistake_is_one_line(tmp_path):
+    result = grade(f"file={write(tmp_path / 'in.jsonl', ['a'])}", f"out={tmp_path / 'out.jsonl'}")
     assert result.returncode == 2
-    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert "line 1" in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out.jsonl").exists()
 
 

@@ -61,7 +61,9 @@ def test_every_step_has_its_metrics(small_run):
                      "ratio/max", "grade/no_box", "grad_norm", "time/step", "thinking_ja_share"):  # fmt: skip
             assert name in row, name
         # On policy, in float32: sampler and learner agree on every token before the step.
-        assert row["ratio/max"] == pytest.approx(1, abs=1e-5) and row["ratio/min"] == pytest.approx(1, abs=1e-5)
+        assert row["ratio/max"] == pytest.approx(1, abs=1e-5) and row["ratio/min"] == pytest.approx(
+            1, abs=1e-5
+        )
     assert [("eval/reward_total" in row) for row in rows] == [True, False, True]
 
 
@@ -70,8 +72,14 @@ def test_samples_say_what_was_asked_said_and_graded(small_run):
     rows = read_jsonl(run / "samples.jsonl")
     assert {(row["step"], row["split"]) for row in rows} >= {(1, "train"), (1, "test"), (4, "test")}
     for row in rows:
-        assert row["question"] and row["gold"] and row["reason"] in ("truncated", "correct", "wrong", "no_box", "unclosed_box", "unparsable")
-        assert row["reward"] == pytest.approx(0.9 * row["rewards"]["correct"] + 0.1 * row["rewards"]["format"])
+        assert (
+            row["question"]
+            and row["gold"]
+            and row["reason"] in ("truncated", "correct", "wrong", "no_box", "unclosed_box", "unparsable")
+        )
+        assert row["reward"] == pytest.approx(
+            0.9 * row["rewards"]["correct"] + 0.1 * row["rewards"]["format"]
+        )
 
 
 def test_the_final_model_loads_in_a_fresh_process(small_run):
@@ -91,7 +99,12 @@ def test_same_seed_same_metrics(tmp_path):
     for name in ("a", "b"):
         ok(rl_basic(*SMALL, f"run_dir={name}", cwd=tmp_path))
         rows = read_jsonl(tmp_path / name / "metrics.jsonl")
-        runs.append([{k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_second"} for row in rows])
+        runs.append(
+            [
+                {k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_second"}
+                for row in rows
+            ]
+        )
     assert runs[0] == runs[1]
 
 
@@ -106,7 +119,9 @@ def test_multirun_makes_one_directory_a_job_and_a_failure_leaves_the_others(tmp_
     result = rl_basic("-m", "max_tokens=8,16,0", *(a for a in SMALL if "tokens" not in a), cwd=tmp_path)
     assert result.returncode == 1
     (sweep,) = (tmp_path / "runs/rl_basic").iterdir()
-    states = {job.name: json.loads((job / "status.json").read_text()) for job in sweep.iterdir() if job.is_dir()}
+    states = {
+        job.name: json.loads((job / "status.json").read_text()) for job in sweep.iterdir() if job.is_dir()
+    }
     assert {name: status["state"] for name, status in states.items()} == {
         "max_tokens=8": "finished", "max_tokens=16": "finished", "max_tokens=0": "failed",
     }  # fmt: skip
@@ -120,7 +135,9 @@ def test_multirun_makes_one_directory_a_job_and_a_failure_leaves_the_others(tmp_
 def test_two_starts_never_share_a_directory(tmp_path):
     from rl.run_directory import open_directory
 
-    paths = {open_directory(None, tmp_path / "20260101-000000-run", {"a": 1}, [], True).path for _ in range(3)}
+    paths = {
+        open_directory(None, tmp_path / "20260101-000000-run", {"a": 1}, [], True).path for _ in range(3)
+    }
     assert len(paths) == 3
 
 
@@ -140,7 +157,11 @@ def test_lora_on_every_linear_layer_of_a_local_checkpoint(architecture, tiny_ran
         "from transformers import AutoModelForCausalLM\nfrom peft import PeftModel\n"
         "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('base'), 'r/final')\n"
     )
-    ok(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120))
+    ok(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120
+        )
+    )
 
 
 def test_the_real_gsm8k_rows_train(tmp_path):
@@ -153,14 +174,30 @@ def test_the_real_gsm8k_rows_train(tmp_path):
 
 def test_the_japanese_rows_train_and_say_what_was_rejected(tmp_path):
     rows = shared_dir() / "data/gsm8k_ja/rows.jsonl"
-    out = ok(rl_basic("data=jsonl", f"data.path={rows}", "max_steps=1", "max_tokens=16", "group_size=2", "logger=none", cwd=tmp_path))
+    out = ok(
+        rl_basic(
+            "data=jsonl",
+            f"data.path={rows}",
+            "max_steps=1",
+            "max_tokens=16",
+            "group_size=2",
+            "logger=none",
+            cwd=tmp_path,
+        )
+    )
     assert "16 read, 12 kept, 4 rejected" in out
     for reason in ("missing marker", "different markers", "empty question", "refusal"):
         assert f"1 {reason}" in out
 
 
 def test_a_model_that_is_not_there_is_one_line_with_the_way_out(tmp_path):
-    result = rl_basic("model=qwen3-8b", "data=gsm8k_ja", "max_tokens=256", cwd=tmp_path, environment={"HF_HOME": str(tmp_path / "hf")})
+    result = rl_basic(
+        "model=qwen3-8b",
+        "data=gsm8k_ja",
+        "max_tokens=256",
+        cwd=tmp_path,
+        environment={"HF_HOME": str(tmp_path / "hf")},
+    )
     assert result.returncode == 2 and len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert "Qwen/Qwen3-8B" in result.stderr and "model.path=" in result.stderr
     assert not (tmp_path / "runs").exists()
@@ -202,13 +239,21 @@ def test_a_reward_that_raises_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "japanese"),
-    [((), False), (("loss=flashreinforce",), False), (("loss=dr_grpo",), False), (("data.language=ja",), True)],
+    [
+        ((), False),
+        (("loss=flashreinforce",), False),
+        (("loss=dr_grpo",), False),
+        (("data.language=ja",), True),
+    ],
 )
 def test_the_embedded_model_learns_to_reason_inside_the_budget(arguments, japanese, tmp_path):
     """reward_total from <= 0.25 to >= 0.90 (mean of the last five steps), frac_truncated from >= 0.7 to <= 0.05."""
     ok(rl_basic(*arguments, "logger=none", "run_dir=r", cwd=tmp_path))
     rows = read_jsonl(tmp_path / "r/metrics.jsonl")
-    last = {name: sum(row[name] for row in rows[-5:]) / 5 for name in ("reward_total", "frac_truncated", "thinking_ja_share")}
+    last = {
+        name: sum(row[name] for row in rows[-5:]) / 5
+        for name in ("reward_total", "frac_truncated", "thinking_ja_share")
+    }
     assert rows[0]["reward_total"] <= 0.25 and last["reward_total"] >= 0.90
     assert rows[0]["frac_truncated"] >= 0.7 and last["frac_truncated"] <= 0.05
     if japanese:
@@ -217,5 +262,7 @@ def test_the_embedded_model_learns_to_reason_inside_the_budget(arguments, japane
 
 def test_the_console_script_is_installed():
     script = Path(sys.executable).parent / "rl-basic"
-    result = subprocess.run([script, "--help"], capture_output=True, text=True, cwd=ROOT, env=os.environ | {"COLUMNS": "100"})
+    result = subprocess.run(
+        [script, "--help"], capture_output=True, text=True, cwd=ROOT, env=os.environ | {"COLUMNS": "100"}
+    )
     assert result.returncode == 0 and "max_tokens" in result.stdout

@@ -12,7 +12,9 @@ from rl.metrics import group_metrics, percentile, rollout_metrics, update_metric
 from rl.rollouts import Completion, Parsed, Problem, Rollout
 
 
-def rollout(group, tokens, cut, correct, form, reason, thinking="", text="", logprob=-0.5, entropies=None) -> Rollout:
+def rollout(
+    group, tokens, cut, correct, form, reason, thinking="", text="", logprob=-0.5, entropies=None
+) -> Rollout:
     return Rollout(
         problem=Problem(f"p{group}", "q", "18", "en", "test"),
         group=group,
@@ -27,7 +29,17 @@ def rollout(group, tokens, cut, correct, form, reason, thinking="", text="", log
 
 # Group 0: right, and wrong in the right form. Group 1: two cut answers, one of which closed a right box before.
 BATCH = [
-    rollout(0, 10, cut=False, correct=True, form=True, reason="correct", thinking="ああab", text="1234", logprob=-1.0),
+    rollout(
+        0,
+        10,
+        cut=False,
+        correct=True,
+        form=True,
+        reason="correct",
+        thinking="ああab",
+        text="1234",
+        logprob=-1.0,
+    ),
     rollout(0, 20, cut=False, correct=False, form=True, reason="wrong", thinking="abcd", text=""),
     rollout(1, 64, cut=True, correct=False, form=False, reason="truncated", thinking="", text=""),
     rollout(1, 64, cut=True, correct=True, form=True, reason="correct", thinking="三つ", text="12"),
@@ -73,7 +85,10 @@ def test_means_over_nothing_are_not_numbers():
 
 
 def test_exact_entropy_where_the_sampler_kept_it():
-    batch = [rollout(0, 2, False, True, True, "correct", entropies=[1.0, 2.0]), rollout(1, 1, False, True, True, "correct", entropies=[0.0])]
+    batch = [
+        rollout(0, 2, False, True, True, "correct", entropies=[1.0, 2.0]),
+        rollout(1, 1, False, True, True, "correct", entropies=[0.0]),
+    ]
     assert rollout_metrics(batch)["entropy_exact"] == pytest.approx(1.0)
 
 
@@ -85,7 +100,14 @@ def test_groups_of_unequal_size():
 
 
 def test_percentile_is_the_nearest_rank():
-    assert [percentile(range(1, 11), share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [1, 1, 5, 9, 10, 10]
+    assert [percentile(range(1, 11), share) for share in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [
+        1,
+        1,
+        5,
+        9,
+        10,
+        10,
+    ]
 
 
 def test_update_metrics_by_hand():

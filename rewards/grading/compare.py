@@ -24,7 +24,7 @@ from rewards.grading.shapes import (
     read_interval,
 )
 from rewards.grading.text import WORD_MARK, tidy
-from rewards.grading.words import FUNCTIONS
+from rewards.grading.words import INNER_WORDS, NO_UNIT
 
 Leaf = Callable[[str, str], bool]
 
@@ -32,6 +32,9 @@ MAX_CHARS = 1000  # a longer answer is compared as text only
 MAX_PARTS = 24
 
 _WORD = re.compile(r"\(?([A-Za-zぁ-ゖァ-ヺー一-鿿々.'-]+)\)?")
+_PROSE = INNER_WORDS | NO_UNIT
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*°")
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _VARIABLE = re.compile(r"(?:[a-z]|\\[a-z]+)(?:_.*)?")
 _ORDERED = ({"", "()"}, {"[]"}, {"()"}, {"[)"}, {"(]"}, {"matrix"}, {"vmatrix"}, {"row"})
 _UNORDERED = ({""}, {"{}"}, {"", "{}"}, {"cup"}, {"", "cup"})
@@ -195,7 +198,7 @@ def _same_collection(gold: str, answer: str, leaf: Leaf) -> bool:
 
 
 def _same_expression(gold: str, answer: str, leaf: Leaf) -> bool:
-    gold, answer = strip_unit(gold), strip_unit(answer)
+    gold, answer = strip_unit(_in_radians(gold)), strip_unit(_in_radians(answer))
     if _key(gold) == _key(answer):
         return True
     if not _is_formula(gold):
@@ -208,10 +211,17 @@ def _same_expression(gold: str, answer: str, leaf: Leaf) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    """Symbols, not words: no prose, no run of letters but a function's name, no digits behind a letter."""
+    """Symbols, not words: no prose, no run of letters but a short product of variables, no digits behind a letter."""
     if not text.isascii() or WORD_MARK in text:
         return False
     bare = re.sub(r"\\[A-Za-z]+", " ", text)
     if re.search(r"[A-Za-z]\d|[^A-Za-z0-9\s+\-*/^_(){}\[\]!.|\\,=]", bare):
         return False
-    return all(run in FUNCTIONS for run in re.findall(r"\b(?!d[a-z]\b)[A-Za-z]{2,}", bare))
+    if len(text) > 1 and text.isalpha():
+        return False
+    return all(len(run) <= 3 and run not in _PROSE for run in re.findall(r"\b[A-Za-z]{2,}", bare))
+
+
+def _in_radians(text: str) -> str:
+    """Degrees are a unit to be dropped, but not inside a function."""
+    return _DEGREES.sub(r"(\1\\frac{\\pi}{180})", text) if _TRIGONOMETRIC.search(text) else text

@@ -17,7 +17,7 @@ _END_OF_TURN = re.compile(
 _THINK = re.compile(r"</?think>")
 _BOX = re.compile(r"\\boxed[^\S\n]*+\n?+[^\S\n]*+\{")
 _FRAME = re.compile(r"\\fbox[^\S\n]*+\n?+[^\S\n]*+\{")
-_BARE_BOX = re.compile(r"\\boxed[^\S\n]++([-+]?[\d.,]*\d|[A-Za-z](?![A-Za-z]))")
+_BARE_BOX = re.compile(r"\\boxed(?:[^\S\n]*+([-+]?[\d.,]*\d)|[^\S\n]++([A-Za-z])(?![A-Za-z]))")
 _ANSWER_TAGS = re.compile(r"</?(?:think|answer)>")
 
 
@@ -65,7 +65,7 @@ def last_box(text: str) -> Box | None:
                 content = content.replace("\\\\", "\\")
             return Box(content, proper)
     bare = _last_match(_BARE_BOX, text)
-    return Box(bare[1], proper=False) if bare else None
+    return Box(bare[1] or bare[2], proper=False) if bare else None
 
 
 def boxed_answer(text: str) -> Extraction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from rewards.grading.compare import MAX_CHARS
 from rewards.grading.exact import TooCostly, as_text, exceeds
 from rewards.grading.extract import last_box
 from rewards.grading.quantity import read_quantity
@@ -14,6 +15,8 @@ Layout = Literal["marker", "boxed", "plain"]
 GoldReason = Literal["missing_marker", "different_markers", "unreadable_gold"]
 
 _MARKER = re.compile(r"#{4,}")
+_CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator marks
+_ARITHMETIC = re.compile(r"\d\s*[-+*^!]")  # a range or a calculation, where one number is wanted
 _FORMULA = re.compile(r"[\\^/%％*!(]")  # kept as it is written
 _NOTE = re.compile(r"\s*[(\[](?:[^()\[\]0-9]*|[^()\[\]]*(?:訳|注|[Nn]ote)[^()\[\]]*)[)\]].*", re.DOTALL)
 _MAX_BITS = 1024
@@ -43,29 +46,35 @@ def canonical_gold(field: str, layout: Layout) -> str:
             raise GoldError("missing_marker")
         field = box.content or ""
     gold = field.strip()
-    if not tidy(gold):
+    if len(gold) > MAX_CHARS:  # can be compared as text only
+        return gold
+    if not re.search(r"\w", tidy(gold)):
         raise GoldError("unreadable_gold")
-    if layout == "plain" and not _FORMULA.search(gold) and (number := _number(gold)) is not None:
+    if (
+        layout == "plain"
+        and not _FORMULA.search(gold)
+        and (number := _number(gold, letters=False)) is not None
+    ):
         return number
     return gold
 
 
 def canonical_raw_gold(field: str) -> str:
-    """The gold of a field whose layout is not known: after ``####`` where there is a readable one, else the last box."""
-    try:
-        return canonical_gold(field, "marker")
-    except GoldError as error:
-        try:
-            return canonical_gold(field, "boxed")
-        except GoldError:
-            raise error from None
+    """The gold of a field whose layout is not known: of the marker ``####`` and the box, the one that stands last."""
+    prose = fold(_CODE_FENCE.sub("", field))
+    boxed = max(prose.rfind(r"\boxed"), prose.rfind(r"\fbox"))
+    return canonical_gold(field, "boxed" if boxed > prose.rfind("####") else "marker")
 
 
 def _after_marker(field: str) -> str:
     _, *values = _MARKER.split(fold(field))
     if not values:
         raise GoldError("missing_marker")
-    numbers = [_number(line) for value in values if (line := _first_line(value))]
+    numbers = [
+        None if _ARITHMETIC.search(line) else _number(line, letters=True)
+        for value in values
+        if (line := _first_line(value))
+    ]
     if not numbers or numbers[-1] is None:
         raise GoldError("unreadable_gold")
     if len({number for number in numbers if number is not None}) > 1:
@@ -74,15 +83,20 @@ def _after_marker(field: str) -> str:
 
 
 def _first_line(value: str) -> str:
-    """The first line with text, without a translator's note."""
-    lines = value.strip().splitlines()
-    return _NOTE.sub("", lines[0]) if lines else ""
+    """The first line with text, without calculator marks, asterisks and a translator's note."""
+    line, *_ = [*_CALCULATION.sub("", value).strip("* \r\n\t").splitlines(), ""]
+    return _NOTE.sub("", line) if len(line) <= MAX_CHARS else line
 
 
-def _number(text: str) -> str | None:
-    """A quantity in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal."""
+def _number(text: str, letters: bool) -> str | None:
+    """A quantity in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal.
+
+    letters: whether a bare letter behind the number is a unit (see `read_quantity`).
+    """
+    if len(text) > MAX_CHARS:
+        return None
     try:
-        quantity = read_quantity(tidy(text), letters=False)
+        quantity = read_quantity(tidy(text), letters)
     except TooCostly:
         return None
     if quantity is None or exceeds(quantity.value, _MAX_BITS):

@@ -35,6 +35,7 @@ _SELF_TEST = (
     ("x^2+1", "x^2+2x+1", False),
     ("\\sqrt{12}", "2\\sqrt{2}", False),
 )
+_SELF_TEST_TRIES = 5  # on a machine so busy that a comparison of milliseconds outlives its limit
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Grader:
         self.close()
 
     def start(self) -> None:
-        """Starts the workers in the background."""
+        """Starts the first worker in the background; a batch that needs more starts them."""
         self._pool.start()
 
     def close(self) -> None:
@@ -117,7 +118,10 @@ class Grader:
 
     def self_test(self) -> None:
         """Compares a handful of known answers. Raises UserError when this installation gets one wrong."""
-        outcomes = self.compare([(gold, answer) for answer, gold, _ in _SELF_TEST])
+        for _ in range(_SELF_TEST_TRIES):
+            outcomes = self.compare([(gold, answer) for answer, gold, _ in _SELF_TEST])
+            if all(reason != "timeout" for reason, _ in outcomes):
+                break
         for (answer, gold, expected), (reason, _) in zip(_SELF_TEST, outcomes, strict=True):
             if (reason == "correct") is not expected:
                 raise UserError(

@@ -92,10 +92,10 @@ class Pool:
     _owner: int = field(default_factory=os.getpid)
 
     def start(self) -> None:
-        """Starts the processes and returns at once; they import what they need in the meantime."""
+        """Starts the first process and returns at once; it imports what it needs in the meantime."""
         self._adopt()
         with self._lock:
-            self._fill()
+            self._fill(1)
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, float]]:
         """(reason, seconds) for each pair, in order; equal pairs are compared once. Concurrent calls take turns."""
@@ -118,13 +118,13 @@ class Pool:
         if self._owner != os.getpid():
             self._workers, self._lock, self._owner = [], threading.Lock(), os.getpid()
 
-    def _fill(self) -> None:
-        self._workers += [_Worker() for _ in range(self.size - len(self._workers))]
+    def _fill(self, count: int) -> None:
+        self._workers += [_Worker() for _ in range(min(count, self.size) - len(self._workers))]
 
     def _run(self, tasks: list[_Task]) -> None:
         waiting = deque(tasks)
-        while not all(task.reason for task in tasks):
-            self._fill()
+        while unfinished := sum(not task.reason for task in tasks):
+            self._fill(unfinished)
             for worker in self._workers:
                 if worker.ready and worker.task is None and waiting:
                     worker.give(waiting.popleft())

@@ -36,7 +36,9 @@ _CORE_END = re.compile(
     rf"[\d)}}\]!](?![\d.])|\.(?!\d)|\\pi(?![A-Za-z])|(?<![A-Za-z{WORD_MARK}])[A-Za-z](?=\s*{WORD_MARK})"
 )
 # What a unit is made of: words with powers; slashes, hyphens and brackets between and around them.
-_UNIT = re.compile(rf"(?:{_WORD}(?:\^\{{?-?\d\}}?|[23](?!\d))?+|[{_JA}]++|°\s*+[CF]?|[\s/*.,'’()\[\]-])++")
+_UNIT = re.compile(
+    rf"(?:{_WORD}(?:\s*+\^\{{?-?\d\}}?|[23](?!\d))?+|[{_JA}]++|°\s*+[CF]?|[\s/*.,'’()\[\]-])++"
+)
 _UNIT_WORD = re.compile(rf"({WORD_MARK}?)([A-Za-z]+)")
 _NO_JA_UNIT = re.compile("|".join((*words.NO_JAPANESE_UNIT, f"[{_JA}]{{21}}")))
 
@@ -152,6 +154,8 @@ def _is_unit(tail: str, letters: bool) -> bool:
 
 def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -> bool:
     marked, word, place = match[1], match[2], match.start()
+    if word.lower() == "times":  # eighteen of them, but no factor
+        return not text[match.end() :].strip()
     if word.lower() in words.NO_UNIT:
         return False
     if marked or word.lower() in words.SHORT_UNITS:
@@ -178,5 +182,7 @@ def _ja_value(text: str) -> Fraction:
     for scale, power in _JA_POWERS:
         if scale in text:
             head, rest = text.split(scale, 1)
+            if scale in rest:
+                raise NotRational("two numbers side by side")
             return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
     return evaluate(text)

@@ -17,7 +17,8 @@ NAME = re.compile(
 _EQUALS = re.compile(r"(?<![<>!=])=(?!=)")
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
 _RELATION = re.compile(r"<=|>=|<|>")
-_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
+# Before a collection: "x \\in", "(x, y) ="
+_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)\s*=\s*")
 _CUP = re.compile(r"\\cup(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _CONNECTIVE = rf"{WORD_MARK}?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|または|(?<=\d)と(?=[-\d])"
@@ -133,7 +134,7 @@ def _is_bracketed(text: str) -> bool:
 
 
 def _separator(text: str) -> re.Pattern[str]:
-    return _LOOSE_SEPARATOR if ", " in text else _SEPARATOR
+    return _LOOSE_SEPARATOR if ", " in text or re.search(_CONNECTIVE, text) else _SEPARATOR
 
 
 def _split(text: str, separator: re.Pattern[str]) -> list[str]:

@@ -19,11 +19,17 @@ _INVISIBLE = re.compile(
 _SUPERSCRIPT = re.compile("[\u00b9\u00b2\u00b3\u2070\u2071\u2074-\u207f]+")
 _SUBSCRIPT = re.compile("[\u2080-\u208e\u2090-\u209c]+")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
-_ROOT = re.compile(r"√\s*+(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
+_ROOT = re.compile(r"([√∛∜])\s*+(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
+_INDEX = {"√": "", "∛": "[3]", "∜": "[4]"}
+_DASH = re.compile(r"(?<![ぁ-ゖァ-ヺー一-鿿々])ー(?=\s*[0-9.\\])")  # the vowel mark, typed for a minus sign
 _LABEL = re.compile("([\u2460-\u24ff\u2776-\u2793]+)")  # circled numbers and the like
+_GREEK = {  # μ and Ω are units
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "θ": "theta", "λ": "lambda", "π": "pi", "ρ": "rho",
+    "σ": "sigma", "φ": "phi", "ω": "omega", "Δ": "Delta",
+}  # fmt: skip
 _SYMBOLS = str.maketrans(
     {
-        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
+        **dict.fromkeys("\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796", "-"),
         **dict.fromkeys("×✕✖⨯", r"\times "),
         **dict.fromkeys("·⋅∙•", r"\cdot "),
         **dict.fromkeys("≈≒≃≅", r"\approx "),
@@ -33,7 +39,7 @@ _SYMBOLS = str.maketrans(
         "÷": "/",
         "⁄": "/",
         "√": r"\sqrt ",
-        "π": r"\pi ",
+        **{letter: rf"\{name} " for letter, name in _GREEK.items()},
         "∞": r"\infty ",
         "≠": r"\ne ",
         "±": r"\pm ",
@@ -52,17 +58,24 @@ def _macro(names: str) -> re.Pattern[str]:
     return re.compile(rf"\\(?:{names})(?![A-Za-z])")
 
 
+_GROUP = r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+\}"  # up to three levels of braces
 _TEXT_MACRO = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathsf|mathtt|mbox|hbox|emph)\s*+\{([^{}]*)\}|\{\s*\\rm\s([^{}]*)\}"
+    rf"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mathrm|mathsf|mathtt|mbox|hbox|emph)\s*+({_GROUP})"
+    r"|\{\s*\\rm(\s[^{}]*\})"
 )
-_STYLE_MACRO = re.compile(r"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+\{([^{}]*)\}")
-_LATIN = re.compile(r"[A-Za-z]+")
+_STYLE_MACRO = re.compile(rf"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+({_GROUP})")
+_LATIN = re.compile(rf"(?<![\\A-Za-z{WORD_MARK}])[A-Za-z]+")
 _REPLACEMENTS = (
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
-    (_macro("displaystyle|textstyle|limits|nolimits|rm|bf|therefore"), ""),
+    (_macro("displaystyle|textstyle|tiny|small|[lL]arge|LARGE|[hH]uge|limits|nolimits|rm|bf|therefore"), ""),
     (re.compile(r"\\[()\[\]!]|∴|\\(?:text)?color\s*+\{[^{}]*\}"), ""),
-    (re.compile(r"\{,\}"), ","),
-    (_macro("[dtc]frac"), r"\\frac"),
+    (re.compile(r"(?<![^-+*/=(,$])\{([0-9.,]++|[+-])\}"), r"\1"),  # no argument
+    (re.compile(r"(?:^|\{)([^{}]*)\\over(?![A-Za-z])([^{}]*)(?:\}|$)"), r"\\frac{\1}{\2}"),
+    (_macro("(?:[dtc]|nice|s)frac"), r"\\frac"),
+    (_macro("[dt]binom"), r"\\binom"),
+    (re.compile(r"(?<![A-Za-z\\\x02])(pi|(?:arc)?(?:sin|cos|tan)|log|ln|exp|sqrt)(?![A-Za-z])"), r"\\\1"),
+    # 0.\dot{1}4285\dot{7}, as Japanese schools write a repeating decimal
+    (re.compile(r"\\dot\s*+\{([0-9])\}(?:([0-9]*)\\dot\s*+\{([0-9])\})?"), r"\\overline{\1\2\3}"),
     (_macro("cdot|times|ast"), "*"),
     (re.compile(r"(?<=[0-9])\s++[xX]\s++(?=[0-9])"), "*"),
     (_macro("div"), "/"),
@@ -72,9 +85,9 @@ _REPLACEMENTS = (
     (_macro("gt"), ">"),
     (_macro("neq"), r"\\ne"),
     (_macro("sim|simeq|doteq|fallingdotseq"), r"\\approx"),
-    (_macro("varnothing"), r"\\emptyset"),
+    (re.compile(r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}"), r"\\emptyset"),
     (re.compile(r"\\mathbb\s*+\{R\}"), r"(-\\infty,\\infty)"),
-    (re.compile(r"([\[(,]\s*+)\+\s*+(?=\\infty)"), r"\1"),
+    (re.compile(r"(^|[\[(,])\s*+\+\s*+(?=\\infty)"), r"\1"),
     (re.compile(r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![A-Za-z]))|\\(?:text)?degree(?![A-Za-z])"), "°"),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥€£₩₹¢]"), " "),
@@ -83,12 +96,12 @@ _REPLACEMENTS = (
 _SPACING = re.compile(r"(\\\\)|\\[,;: ]|\\(?:quad|qquad|enspace|thinspace|hfill|newline)(?![A-Za-z])|[~\s]")
 # \sqrt(2) is not LaTeX, but has one meaning; \sqrt2, \frac12 and \frac{1}2 are.
 _CALLED_ROOT = re.compile(r"\\sqrt\s*+\(([^()]*)\)|\\sqrt\s*+([0-9A-Za-z])(?![0-9])")
-_FRACTION = re.compile(
-    r"\\frac\s*+(?:([0-9A-Za-z])|(\{(?:[^{}]++|\{[^{}]*+\})*+\}))\s*+(?:([0-9A-Za-z])|(?=\{))"
-)
+_NUMERATOR = re.compile(r"\\frac\s*+(?:([0-9A-Za-z])|(?=\{))\s*+")
+_DENOMINATOR = re.compile(rf"(\\frac{_GROUP})\s*+([0-9A-Za-z])")
 _BLANK = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|quad|qquad|[,;:! ()\[\]])|[\s{}$~]")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_EDGES = re.compile(r"^[\s`]+|[\s`.,;。、]+$")
+_EDGES = re.compile(r"^[\s`]+|[\s`.,;。、\\]+$")
+_QUOTED = re.compile(r"[\"“「『【](.*)[\"”」』】]", re.DOTALL)
 
 
 def fold(text: str) -> str:
@@ -98,27 +111,31 @@ def fold(text: str) -> str:
         return text
     text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _SUBSCRIPT.sub(lambda m: "_{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
-    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
+    text = _ROOT.sub(lambda m: rf"\sqrt{_INDEX[m[1]]}{{{m[2] or m[3]}}}", text)
     text = _VULGAR.sub(_vulgar, text.translate(_SYMBOLS))
     parts = _LABEL.split(text)
     parts[::2] = [unicodedata.normalize("NFKC", part) for part in parts[::2]]
-    return "".join(parts).translate(_SYMBOLS)
+    return _DASH.sub("-", "".join(parts).translate(_SYMBOLS))
 
 
 @lru_cache(maxsize=8192)
 def tidy(text: str) -> str:
     """One answer in a single spelling: no dollar signs, no text macros, one name for each operator."""
-    text = fold(text)
-    while (unwrapped := _TEXT_MACRO.sub(_mark_words, _STYLE_MACRO.sub(r"{\1}", text))) != text:
+    text = fold(text).replace("{,}", ",")
+    while (unwrapped := _TEXT_MACRO.sub(_mark_words, _STYLE_MACRO.sub(r"\1", text))) != text:
         text = unwrapped
-    if not text.isalnum():
+    if not text.isalnum() or "pi" in text:
         for pattern, replacement in _REPLACEMENTS:
             text = pattern.sub(replacement, text)
         line_break = r"\\" if r"\begin" in text else " "
         text = _SPACING.sub(lambda m: line_break if m[1] else " ", text)
         text = _CALLED_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or ''}}}", text)
-        text = _FRACTION.sub(_braced_fraction, text)
+        text = _NUMERATOR.sub(lambda m: rf"\frac{{{m[1]}}}" if m[1] else r"\frac", text)
+        while (braced := _DENOMINATOR.sub(r"\1{\2}", text)) != text:  # the inner fractions one by one
+            text = braced
     text = _EDGES.sub("", text)
+    if quoted := _QUOTED.fullmatch(text):
+        text = _EDGES.sub("", quoted[1])
     while text[:2] == "**" == text[-2:] and len(text) > 4:
         text = _EDGES.sub("", text[2:-2])
     while text[:1] == "{" and closing(text, 0) == len(text) - 1:
@@ -145,12 +162,7 @@ def closing(text: str, start: int) -> int:
 
 
 def _mark_words(match: re.Match[str]) -> str:
-    return _LATIN.sub(rf"{WORD_MARK}\g<0>", match[1] or match[2] or "")
-
-
-def _braced_fraction(match: re.Match[str]) -> str:
-    numerator = match[2] or f"{{{match[1]}}}"
-    return rf"\frac{numerator}" + (f"{{{match[3]}}}" if match[3] else "")
+    return _LATIN.sub(rf"{WORD_MARK}\g<0>", (match[1] or match[2])[1:-1])
 
 
 def _vulgar(match: re.Match[str]) -> str:

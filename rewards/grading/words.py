@@ -10,8 +10,8 @@ def _words(text: str) -> frozenset[str]:
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}  # powers of ten
 
 SHORT_UNITS = _words(
-    "cm mm km kg mg ml dl cl kl cc hr hrs min mins sec secs lb lbs oz ft in yd mi mph kph kmh qt pt gal pm am usd jpy"
-    " eur gbp cad aud yen won rs hz khz pa kpa kw kwh mw cal kcal mol ha ac deg rad pts pcs pc ea day yr yrs wk wks mo"
+    "cm mm km kg mg ml dl cl kl cc sq cu hr hrs min mins sec secs lb lbs oz ft in yd mi mph kph kmh qt pt gal pm am"
+    " usd jpy eur gbp cad aud yen won rs hz khz pa kpa kw kwh mw cal kcal mol ha ac deg rad pts pcs pc ea day yr yrs wk wks mo"
     " gb mb kb tb kj"
 )
 LETTER_UNITS = _words("m g L l s h t")
@@ -19,8 +19,8 @@ LETTER_UNITS = _words("m g L l s h t")
 INNER_WORDS = _words("a an of per in the on for by at is are we he my us up so it")
 # These make the number before them a part of the value, or a bound, or no number at all.
 NO_UNIT = _words(
-    "or and than least most not to plus minus times half halves third thirds fourth fourths fifth fifths sixth sixths"
-    " seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths squared"
+    "or and than least most not to plus minus minimum maximum half halves third thirds fourth fourths fifth fifths"
+    " sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths squared"
     " cubed factorial sin cos tan log exp sqrt mod inf infinity nan undefined none if divided"
 ).union(SCALES)
 # As regular expressions, searched in Japanese text behind a number.
@@ -45,5 +45,3 @@ NO_JAPANESE_INTRODUCING = (
     "最大(?!値|公約数)", "最小(?!値|公倍数)", "最低", "最高", "上限", "下限", "少なくとも", "多くて", "高々", "ない", "以上", "以下",
     "[〇零一二三四五六七八九十百千万億兆]$",
 )  # fmt: skip
-
-FUNCTIONS = _words("sin cos tan cot sec csc arcsin arccos arctan log ln exp sqrt frac")

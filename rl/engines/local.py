@@ -103,10 +103,14 @@ class LocalEngine:
         import torch
 
         state = torch.load(path / "state.pt", map_location=self.device, weights_only=True)
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if {k: v.shape for k, v in state["weights"].items()} != {k: v.shape for k, v in trainable.items()}:
+            raise UserError(
+                f"{path}: holds other weights than this model's; resume with the model it was trained from"
+            )
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if parameter.requires_grad:
-                    parameter.copy_(state["weights"][name])
+            for name, parameter in trainable.items():
+                parameter.copy_(state["weights"][name])
         self.learner.optimizer.load_state_dict(state["optimizer"])
 
     def export(self, path: Path) -> None:
