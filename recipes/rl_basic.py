@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from recipes.cli import Composed, recipe
 from rl import signals
@@ -28,7 +29,8 @@ def main(composed: Composed) -> None:
         from recipes.plan import print_plan
 
         return print_plan(blueprint, composed)
-    if blueprint.run_dir and blueprint.resume and (done := finished_run(blueprint.run_dir, composed.tree)):
+    wanted = blueprint.run_dir or composed.job_dir
+    if wanted and blueprint.resume and (done := finished_run(wanted, composed.tree)):
         print(f"{done.path} is finished, step {done.read_status()['step']}; a larger max_steps trains on")
         return print_results(done)
     if blueprint.model.path is None:
@@ -36,16 +38,16 @@ def main(composed: Composed) -> None:
     problems = load(blueprint.data, blueprint.seed)
     try:
         with signals.handled(), disk_errors(f"run_dir={blueprint.run_dir or 'null'}"):
-            run(blueprint, problems, composed)
+            run(blueprint, problems, composed, wanted)
     except signals.Interrupted as interrupt:
         raise SystemExit(interrupt.exit_code) from None
 
 
-def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed) -> None:
+def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: str | Path | None) -> None:
     """Trains what is left of the run in its directory, prints what it changed and where its report is."""
     directory = open_directory(
-        wanted=blueprint.run_dir,
-        default=composed.job_dir or default_folder("rl_basic", blueprint.name),
+        wanted=wanted,
+        default=default_folder("rl_basic", blueprint.name),
         config=composed.tree,
         overrides=composed.overrides,
         resume=blueprint.resume,

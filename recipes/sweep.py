@@ -6,7 +6,7 @@ import json
 import traceback
 from pathlib import Path
 
-from rl.errors import UserError
+from rl.errors import UserError, reason_of
 from rl.run_directory import RunDirectory
 
 
@@ -14,9 +14,7 @@ def record_failure(folder: Path, error: Exception) -> None:
     """Writes a failed job's status and its traceback into the job's own folder, where the run has not done so."""
     folder.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(folder)
-    directory.write_status(
-        "failed", directory.read_status().get("step", 0), f"{type(error).__name__}: {error}"
-    )
+    directory.write_status("failed", directory.read_status().get("step", 0), reason_of(error))
     with (folder / "train.log").open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
         file.write("\n")

@@ -14,6 +14,11 @@ class NotFinite(UserError):
     """A number from outside, such as a reward, is NaN or infinite: one such step may be skipped."""
 
 
+def reason_of(error: BaseException) -> str:
+    """Why something failed, for a status: a UserError's own line, any other error with its type."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".strip(": ")
+
+
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The names among `known` most like `given`, best first; empty when nothing is close."""
     return difflib.get_close_matches(given, list(known), n=count, cutoff=0.5)

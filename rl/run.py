@@ -13,7 +13,7 @@ from renderers.base import Renderer, RendererConfig, require_fingerprint
 from rl import checkpoint
 from rl.blueprint import Blueprint, ModelConfig
 from rl.engines.base import Engine
-from rl.errors import UserError
+from rl.errors import UserError, reason_of
 from rl.health import Health
 from rl.loggers import Loggers, RunInfo
 from rl.problems import ProblemSet
@@ -121,7 +121,7 @@ def _status(directory: RunDirectory) -> Iterator[None]:
         )
         raise
     except BaseException as error:
-        write("failed", f"{type(error).__name__}: {error}".strip(": "))
+        write("failed", reason_of(error))
         raise
     write("finished")
 

@@ -88,7 +88,7 @@ class RunDirectory:
 
 
 def open_directory(
-    wanted: str | None, default: Path, config: Mapping[str, Any], overrides: list[str], resume: bool
+    wanted: str | Path | None, default: Path, config: Mapping[str, Any], overrides: list[str], resume: bool
 ) -> RunDirectory:
     """The run's folder, locked, with what it was asked written down.
 
@@ -106,7 +106,7 @@ def open_directory(
     return directory
 
 
-def finished_run(wanted: str, config: Mapping[str, Any]) -> RunDirectory | None:
+def finished_run(wanted: str | Path, config: Mapping[str, Any]) -> RunDirectory | None:
     """The folder, when it holds this very run, of this length, already finished; else None."""
     directory = RunDirectory(Path(wanted).expanduser().absolute())
     if not (directory.path / "config.yaml").is_file() or directory.read_status().get("state") != "finished":
@@ -165,7 +165,7 @@ def _check_is_run(path: Path) -> None:
         raise UserError(f"run_dir={path}: is a file; expected a folder, or a new one's path")
     # Our own first files begin with a dot: a start that was killed at once leaves nothing else.
     holds = path.exists() and any(not child.name.startswith(".") for child in path.iterdir())
-    if holds and not (path / "config.yaml").is_file():
+    if holds and not any((path / name).is_file() for name in ("config.yaml", "status.json")):
         raise UserError(f"run_dir={path}: holds something that is not a run; give an empty or a new folder")
 
 
@@ -217,12 +217,10 @@ def _new_folder(default: Path) -> Path:
             path.mkdir()
             return path.absolute()
         except FileExistsError:
-            # Hydra makes the folder of a multirun job itself: an empty one is ours to take.
-            if not any(path.iterdir()):
-                return path.absolute()
+            continue
     raise UserError(f"{default}: ten thousand runs of this name in one second; give run_dir=PATH")
 
 
 def default_folder(recipe: str, name: str) -> Path:
     """`runs/<recipe>/<time>-<name>` below the folder the command was started in."""
-    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '_')}")

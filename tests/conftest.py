@@ -40,7 +40,7 @@ def run_recipe(
     }
     return subprocess.run(
         [sys.executable, "-m", f"recipes.{recipe}", *arguments],
-        cwd=cwd, env=variables, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=280,
+        cwd=cwd, env=variables, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=1100,
     )  # fmt: skip
 
 

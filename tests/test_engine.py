@@ -64,6 +64,17 @@ def test_sampler_equals_the_plain_loop(model):
     assert len(endings) == 2 and len({len(c.tokens) for group in completions for c in group}) > 3
 
 
+@torch.inference_mode()
+def test_eager_attention_samples_the_same(tiny_random_model):
+    base = tiny_random_model()[0].eval()
+    params = SamplingParams(12, 1.0, frozenset(range(30)), seed=2)
+    expected = sample(base, PROMPTS, 2, params, UNLIMITED)
+    base.set_attn_implementation("eager")
+    assert [c.tokens for g in sample(base, PROMPTS, 2, params, UNLIMITED) for c in g] == [
+        c.tokens for g in expected for c in g
+    ]
+
+
 def test_memory_cap_does_not_change_the_tokens(model):
     params = SamplingParams(12, 1.0, frozenset(range(30)), seed=2)
     at_once, one_by_one = sample(model, PROMPTS, 4, params, UNLIMITED), sample(model, PROMPTS, 4, params, 1)

@@ -237,6 +237,7 @@ def test_a_reward_that_raises_is_named(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("arguments", "japanese"),
     [

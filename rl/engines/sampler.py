@@ -131,11 +131,11 @@ def _sample_batch(
 def _decode_mask(model: PreTrainedModel, visible: Tensor) -> Tensor:
     """The mask of one new token over [B, L] cache columns.
 
-    A ready four-dimensional mask spares the model rebuilding one at every token; sliding-window layers need their own,
-    so such models get the plain mask and build theirs.
+    A ready four-dimensional mask spares the model rebuilding one at every token. It has this form for sdpa only, and
+    sliding-window layers need one of their own: other models get the plain mask and build theirs.
     """
     layer_types = getattr(model.config.get_text_config(), "layer_types", None) or []
-    if any(kind != "full_attention" for kind in layer_types):
+    if model.config._attn_implementation != "sdpa" or any(kind != "full_attention" for kind in layer_types):
         return visible.long()
     return visible[:, None, None, :]
 
