@@ -168,6 +168,10 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         config = _compose(args.config_name or name, [_single(parse_override(text)) for text in rewritten])
     multirun = args.multirun or config.hydra.mode == RunMode.MULTIRUN
     swept = next((o for o in overrides if o.is_sweep_override()), None)
+    if multirun and "run_dir" in keys:
+        raise UserError(
+            "run_dir: one folder cannot hold a sweep's jobs; type hydra.sweep.dir=FOLDER for all of them"
+        )
     if swept is not None and not multirun:
         raise UserError(
             f"{swept.input_line}: several values make several runs: add -m; or give one value, or a list in brackets"

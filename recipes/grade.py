@@ -135,6 +135,11 @@ def result_of(row: Row, verdict: Verdict) -> dict[str, Any]:
     return {key: result[key] for key in ("id", "gold", "extracted", "correct", "format", "reason", "seconds")}
 
 
+def printable(text: str) -> str:
+    """A model's text for the terminal: Japanese as it is, control characters and half surrogates escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def verdict_table(results: Sequence[Mapping[str, Any]]) -> Any:
     """How often each reason occurs, with its first example."""
     from rich.table import Table
@@ -144,7 +149,7 @@ def verdict_table(results: Sequence[Mapping[str, Any]]) -> Any:
     for reason, count in Counter(result["reason"] for result in results).most_common():
         example = next(result for result in results if result["reason"] == reason)
         answer = "-" if example["extracted"] is None else example["extracted"][:40]
-        said = f"{example['id']}: {answer!a} against {str(example['gold'])[:40]!a}"
+        said = f"{example['id']}: {printable(answer)} against {printable(str(example['gold'])[:40])}"
         table.add_row(reason, str(count), f"{count / len(results):.1%}", Text(said))
     return table
 

@@ -104,11 +104,14 @@ def cost_table(blueprint: Blueprint, peeked: Peek) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or peeked.rows is not None
-    steps = blueprint.total_steps((peeked.rows or 0) // blueprint.batch_size)
-    rollouts = blueprint.rollouts_per_step
+    problems = min(
+        blueprint.batch_size, peeked.rows or blueprint.batch_size
+    )  # a smaller set is one smaller batch
+    steps = blueprint.total_steps((peeked.rows or 0) // problems)
+    rollouts = problems * blueprint.group_size
     lines = {
         "train problems": f"{peeked.rows:,}" if peeked.rows is not None else "not known before the download",
-        "rollouts a step": f"{blueprint.batch_size} problems x {blueprint.group_size} completions = {rollouts:,}",
+        "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
         "optimiser steps": f"{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",

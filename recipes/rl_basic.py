@@ -12,6 +12,7 @@ from recipes.cli import Composed, recipe
 from rl import signals
 from rl.blueprint import Blueprint, blueprint_from
 from rl.console import log_handler, summary_table
+from rl.engines.local import resolve_device
 from rl.errors import UserError
 from rl.hub import require_model
 from rl.jsonl import read_jsonl
@@ -35,6 +36,8 @@ def main(composed: Composed) -> None:
         return print_results(done)
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
+    if blueprint.device not in ("auto", "cpu"):
+        resolve_device(blueprint.device)
     problems = load(blueprint.data, blueprint.seed)
     try:
         with signals.handled(), disk_errors(f"run_dir={blueprint.run_dir or 'null'}"):

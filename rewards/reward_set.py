@@ -42,6 +42,7 @@ class RewardSet:
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
     _grader: Grader = field(init=False, repr=False)
+    _warned: set[str] = field(init=False, repr=False, default_factory=set)
     _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,11 +86,22 @@ class RewardSet:
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             values = _checked_values(name, term, rollouts)
+            self._warn_of_range(name, values)
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value
                 rollout.reward += term.weight * (value - term.baseline)
             if watch:
                 self._watch(name, values)
+
+    def _warn_of_range(self, name: str, values: list[float]) -> None:
+        outside = next((value for value in values if not 0 <= value <= 1), None)
+        if outside is not None and name not in self._warned:
+            self._warned.add(name)
+            logger.warning(
+                "reward %s returned %g: expected a number in [0, 1]; weight and baseline do the scaling",
+                name,
+                outside,
+            )
 
     def _watch(self, name: str, values: list[float]) -> None:
         """Warns once when a reward has had one and the same value for CONSTANT_STEPS batches."""

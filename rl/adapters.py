@@ -88,7 +88,9 @@ def load_adapter(
     import peft
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     source = (
         base
         or json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]

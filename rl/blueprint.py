@@ -16,7 +16,7 @@ from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.reward_set import FunctionReward, RewardSet
 from rl.engines.base import EngineConfig, OptimizerConfig, SamplingConfig
-from rl.errors import UserError
+from rl.errors import UserError, nearest
 from rl.loggers import Logger
 from rl.losses import PolicyLoss
 from rl.problems import DataConfig
@@ -65,9 +65,10 @@ class ModelConfig:
             raise UserError(
                 "model.path=null: expected a local checkpoint or a Hub id; e.g. model.path=~/models/mine"
             )
-        if self.path is not None and not self.local_path.is_dir():
+        if self.path is not None and not (self.local_path / "config.json").is_file():
+            lacks = "no config.json in it" if self.local_path.is_dir() else "no such folder"
             raise UserError(
-                f"model.path={self.path}: no such folder: {self.local_path}; expected a local checkpoint"
+                f"model.path={self.path}: {lacks}: {self.local_path}; expected a folder that save_pretrained wrote"
             )
 
     @property
@@ -164,11 +165,6 @@ class Blueprint:
                 " longer hold; leave it off while training, or type sampling.allow_truncated_support=true"
             )
 
-    @property
-    def rollouts_per_step(self) -> int:
-        """N."""
-        return self.batch_size * self.group_size
-
     def total_steps(self, steps_per_epoch: int) -> int:
         """Optimiser batches in the run: `max_steps` where given (epochs repeat as needed), else `epochs`."""
         return self.max_steps if self.max_steps is not None else self.epochs * steps_per_epoch
@@ -196,6 +192,12 @@ def reward_from(node: Mapping[str, Any], key: str) -> Any:
     if target is None or inspect.isclass(target):
         return convert(node, Reward, key)
     parameters = target_parameters(target)
+    known = {*parameters, "weight", "baseline", TARGET}
+    for name in node:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {key}.{close[0]}?" if close else f"known keys: {', '.join(sorted(known))}"
+            raise UserError(f"{key}.{name}: no such key; {hint}")
     own = {name: value for name, value in node.items() if name in parameters}
     rest = {name: value for name, value in node.items() if name not in own and name != TARGET}
     function = convert({TARGET: node[TARGET], **own}, Reward, key)

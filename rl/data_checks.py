@@ -12,7 +12,7 @@ EXAMPLES = 3  # rows shown for each reason
 _SORRY = r"((i('m| am) )?(so |very )?sorry|i apologi[sz]e|my apologies|unfortunately)[,.]? (but )?"
 _UNABLE = r"i('m| am)? (can't|cannot|can not|unable to|not able to|won't be able to)"
 _TASK = r"(translate|answer|assist|help(?! but)|comply|fulfil|provide|process)"
-_UNABLE_JA = r"(翻訳|訳す|対応|回答|お答え|応じ|手伝|提供|処理)[^。\n]*(ません|かねます)"
+_UNABLE_JA = r"(翻訳|訳[すせ]|対応|回答|答え|応じ|手伝|提供|処理)[^。\n]*(ません|かねます)"
 _REFUSAL = re.compile(
     rf"\s*({_SORRY})?(as an ai( language)? (model|assistant)\b|{_UNABLE} {_TASK})"
     rf"|\s*(申し訳|恐れ入りますが|すみませんが|残念ながら|(私は)?(ai|人工知能))[^。\n]*{_UNABLE_JA}"

@@ -60,9 +60,14 @@ class Health:
             for i in offending(rows, stats):
                 write_row(file, {"step": step, **_facts(rollouts[i], rows[i], stats.sequence_kl[i])})
         if self.in_a_row >= self.limit:
+            cause = (
+                "a smaller learning_rate"
+                if math.isfinite(metrics["reward_total"])
+                else "another reward, or mend it"
+            )
             raise UserError(
                 f"max_nonfinite_steps={self.limit}: {self.in_a_row} steps in a row were not finite ({values}); the rows are"
-                f" in {self.file}; the weights are those of the last good step; try a smaller learning_rate"
+                f" in {self.file}; the weights are those of the last good step; try {cause}"
             )
 
     def _log_outliers(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -98,7 +98,12 @@ def open_directory(
     """
     path = _new_folder(default) if wanted is None else Path(wanted).expanduser().absolute()
     _check_is_run(path)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(
+            f"run_dir={path}: no folder can be made there ({error.strerror}); give another run_dir"
+        ) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume)
     directory.write_yaml("config.yaml", dict(config))
@@ -161,7 +166,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _check_is_run(path: Path) -> None:
-    if path.exists() and not path.is_dir():
+    if path.is_file():
         raise UserError(f"run_dir={path}: is a file; expected a folder, or a new one's path")
     # Our own first files begin with a dot: a start that was killed at once leaves nothing else.
     holds = path.exists() and any(not child.name.startswith(".") for child in path.iterdir())

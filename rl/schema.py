@@ -159,7 +159,13 @@ def _wrong(value: Any, hint: Any, key: str) -> UserError:
 
 
 def _describe(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    names: dict[Any, str] = {
+        Any: "a value",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+    }
     if hint in names:
         return names[hint]
     origin = typing.get_origin(hint)

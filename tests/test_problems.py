@@ -110,6 +110,7 @@ def test_golds_that_differ_from_the_source_are_noted(tmp_path: Path) -> None:
         "申し訳ありませんが、この文章を翻訳することはできません。",
         "申し訳ございませんが、ご依頼には対応いたしかねます。",
         "この文章は翻訳できません。",
+        "申し訳ありませんが、この質問には答えられません。",
         "私はAIアシスタントとして、この質問にはお答えできません。",
         "I'm sorry, but I can't assist with that request.",
         "Sorry, I cannot translate this text.",

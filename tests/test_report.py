@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 import warnings
@@ -175,6 +176,17 @@ def test_pictures_are_dark_on_dark_and_light_on_light(run_dir: Path, html: str) 
         corner = imread(path)[0, 0, :3].mean()
         assert corner > 0.9 if path.stem.endswith("light") else corner < 0.1
         assert path.stat().st_size < 250_000
+
+
+def test_a_sample_without_a_reward_does_not_spoil_the_page(tmp_path: Path) -> None:
+    """What a reward of NaN leaves in samples.jsonl: null."""
+    loggers = Loggers({})
+    loggers.open(RunInfo(tmp_path, "tiny", {}, 1, 0, "id"))
+    for step in (1, 2):
+        loggers.log(step, metrics(step) | {"reward_total": math.nan})
+        loggers.samples(step, [sample(step, "fixed", reward=math.nan)])
+    loggers.close(0)
+    assert "reward –" in write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_run_of_one_step_without_groups_still_has_curves(tmp_path: Path) -> None:

@@ -168,6 +168,16 @@ def test_a_broken_reward_names_itself_and_the_sample(function, message):
         own(function).score([rollout(RIGHT, problem="p0"), rollout(RIGHT, problem="p1")])
 
 
+def test_a_value_outside_the_unit_interval_is_taken_with_one_warning(caplog):
+    rewards = RewardSet(
+        name="test",
+        terms={"big": FunctionReward(function=lambda rollouts: [5.0] * len(rollouts), weight=0.1)},
+    )
+    with caplog.at_level(logging.WARNING, logger="tanka"):
+        assert scored(rewards, RIGHT, WRONG) == scored(rewards, RIGHT, WRONG) == [0.5, 0.5]
+    assert len(caplog.records) == 1 and "reward big returned 5" in caplog.text
+
+
 def test_a_constant_reward_warns_once(caplog):
     rewards = RewardSet(name="boxed", terms={"correct": Correct(), "format": FormatBoxed()})
     with caplog.at_level(logging.WARNING, logger="tanka"):
