@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra import compose
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
@@ -62,6 +63,8 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
             return run(_composed(config))
 
         def main() -> None:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal without UTF-8
             register_resolvers()
             if "" not in sys.path:
                 sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
@@ -225,6 +228,10 @@ def _group(override: Override, loader: ConfigLoader) -> bool:
         return False
     options = loader.get_group_options(key)
     for value in _values(override):
+        if isinstance(value, list) and key != "logger":
+            raise UserError(
+                f"{override.input_line}: expected one option; with -m, {key}=a,b makes a run of each"
+            )
         for option in value if isinstance(value, list) else [value]:
             if str(option) not in options:
                 known = ", ".join(sorted(options))
@@ -283,5 +290,7 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
     """The composed config with its `hydra` node. Raises UserError in Hydra's words, on one line."""
     try:
         return compose(name, overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"a config file is not UTF-8 text ({error}); save it as UTF-8") from None
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError) as error:
         raise UserError(" ".join(str(error).split())) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rl.errors import NotFinite, UserError
+from rl.hub import first_line
 from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")
@@ -120,11 +121,14 @@ class RewardSet:
 
 def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
     try:
-        values = list(term(rollouts))
+        # A tuple, so that no reward can take rollouts away; `item` is what numpy and torch call a plain number.
+        values = [value.item() if hasattr(value, "item") else value for value in term(tuple(rollouts))]
     except Exception as error:
         culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
         where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
-        raise UserError(f"rewards.{name}: it raised {type(error).__name__} {where}: {error}") from error
+        raise UserError(
+            f"rewards.{name}: it raised {type(error).__name__} {where}: {first_line(error)}"
+        ) from error
     if len(values) != len(rollouts):
         first = rollouts[0].problem.id if rollouts else "-"
         raise UserError(
@@ -132,7 +136,11 @@ def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> lis
             f" {first}); expected one number a rollout"
         )
     for value, rollout in zip(values, rollouts, strict=True):
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not isinstance(value, (int, float)):
+            raise UserError(
+                f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a number"
+            )
+        if not math.isfinite(value):
             raise NotFinite(
                 f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a finite number"
             )

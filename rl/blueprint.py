@@ -36,7 +36,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         require(self.rank >= 1, "model.lora.rank", self.rank, "a positive integer", 32)
-        require(self.alpha > 0, "model.lora.alpha", self.alpha, "a positive number", 32)
+        require(0 < self.alpha < math.inf, "model.lora.alpha", self.alpha, "a positive number", 32)
         require(0 <= self.dropout < 1, "model.lora.dropout", self.dropout, "a number in [0, 1)", 0.0)
 
 
@@ -120,13 +120,13 @@ class Blueprint:
     plan: bool
 
     def __post_init__(self) -> None:
-        require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "a positive integer", 256)
+        require(1 <= self.max_tokens <= 10**7, "max_tokens", self.max_tokens, "a positive integer", 256)
         require(self.batch_size >= 1, "batch_size", self.batch_size, "a positive integer", 16)
         require(self.group_size >= 1, "group_size", self.group_size, "a positive integer", 8)
         require(
             0 <= self.learning_rate < 1, "learning_rate", self.learning_rate, "a number in [0, 1)", "1e-4"
         )
-        require(0 < self.temperature < math.inf, "temperature", self.temperature, "a positive number", 1.0)
+        require(1e-6 <= self.temperature <= 1e6, "temperature", self.temperature, "a positive number", 1.0)
         require(
             self.max_steps is None or self.max_steps >= 1,
             "max_steps",
@@ -172,6 +172,8 @@ class Blueprint:
 
 def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
     """The checked blueprint from a composed, resolved config tree. Raises UserError."""
+    if not isinstance(tree.get("rewards"), Mapping):
+        raise UserError("rewards: missing; expected a set of rewards, e.g. rewards=boxed")
     return build(Blueprint, {**tree, "rewards": reward_set_from(tree["rewards"])})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Hashable, Iterator
 from decimal import Decimal
@@ -154,6 +155,8 @@ class RowReader:
             return ""
         if isinstance(value, str):
             return value
+        if isinstance(value, float) and not math.isfinite(value):
+            return ""  # what pandas writes for an empty cell
         if part == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
             return format(Decimal(repr(value)), "f")
         raise UserError(

@@ -21,4 +21,5 @@ def reason_of(error: BaseException) -> str:
 
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The names among `known` most like `given`, best first; empty when nothing is close."""
-    return difflib.get_close_matches(given, list(known), n=count, cutoff=0.5)
+    by_case = {name.lower(): name for name in known}
+    return [by_case[name] for name in difflib.get_close_matches(given.lower(), by_case, n=count, cutoff=0.5)]

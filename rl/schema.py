@@ -32,8 +32,12 @@ def locate(target: str, key: str) -> Any:
     """The class or function that `package.module.Name` names."""
     module_name, _, name = str(target).rpartition(".")
     try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = getattr(importlib.import_module(module_name), name)
+        if not callable(found):
+            raise TypeError(f"{name} is {type(found).__name__}, no class or function")
+        inspect.signature(found)
+        return found
+    except Exception as error:  # the user's own module may raise anything
         raise UserError(
             f"{key}={target}: cannot be imported ({error}); expected package.module.Name of a class or function"
             " on the Python path (PYTHONPATH=. adds the current folder)"

@@ -65,6 +65,12 @@ MISTAKES = {
     "reward function's typo": (
         ["+rewards.x._target_=os.path.join", "+rewards.x.wieght=1"], ["rewards.x.wieght: no such key", "did you mean rewards.x.weight?"],
     ),
+    "betas": (["optimizer.betas=[0.9,2]"], ["optimizer.betas=[0.9, 2.0]: expected two numbers in [0, 1)"]),
+    "case": (["loss=GRPO"], ["did you mean loss=grpo?"]),
+    "two options": (["loss=[grpo,dr_grpo]"], ["expected one option"]),
+    "no rewards": (["~rewards"], ["rewards: missing"]),
+    "module that raises": (["+rewards.x._target_=broken_module.f"], ["rewards.x._target_", "cannot be imported"]),
+    "tiny temperature": (["temperature=1e-300"], ["temperature=1e-300: expected a positive number"]),
     "missing config dir": (["--config-dir", "nowhere"], ["--config-dir=nowhere: no such folder"]),
 }  # fmt: skip
 
@@ -73,6 +79,7 @@ MISTAKES = {
 def test_a_mistake_is_one_line(case, tmp_path, without_torch):
     arguments, words = MISTAKES[case]
     (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "broken_module.py").write_text("1 / 0")
     result = command(*arguments, cwd=tmp_path, path=without_torch)
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith("error: ")
@@ -131,6 +138,19 @@ def test_a_users_own_config_folder(tmp_path):
     result = command("--config-dir", "conf", "data=mine", "plan=true", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "りんごは何個？回答は\\boxed{answer}の形式で書きなさい。" in result.stdout.replace("\n", "")
+
+
+def test_a_broken_yaml_of_the_users_own_is_one_line_that_names_it(tmp_path):
+    (tmp_path / "conf/data").mkdir(parents=True)
+    (tmp_path / "conf/data/mine.yaml").write_text("{a: [")
+    result = command("--config-dir", "conf", "data=mine", cwd=tmp_path)
+    assert result.returncode == 2 and len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert "mine.yaml" in result.stderr
+
+
+def test_a_terminal_that_knows_no_japanese_is_no_reason_to_fail(tmp_path):
+    result = command("data.language=ja", "plan=true", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_value_quoted_for_the_command_line_arrives(tmp_path):

@@ -13,7 +13,7 @@ from rl.engines.base import OptimizerConfig, SamplingConfig, SamplingParams
 from rl.engines.learner import Learner
 from rl.engines.local import LocalEngine, LocalEngineConfig
 from rl.engines.sampler import draw, sample
-from rl.errors import UserError
+from rl.errors import NotFinite, UserError
 from rl.losses import GRPO, DrGRPO, FlashReinforce
 from rl.rollouts import TrainingRow
 from tests.conftest import ARCHITECTURES
@@ -273,6 +273,44 @@ def test_save_load_export(architecture, lora, tiny_random_model, tmp_path):
         values = loaded.eval()(ids).logits.log_softmax(-1)[0, len(rows[0].prompt_tokens) - 1 : -1]
     expected = values.gather(-1, torch.tensor(rows[0].completion_tokens)[:, None]).squeeze(-1).tolist()
     assert engine.logprobs(rows[:1])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_checkpoint_that_lacks_tensors_is_refused(tiny_random_model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model, tokenizer = tiny_random_model()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lacks 1 of the model's tensors .*layers\.1\.mlp\.up_proj"):
+        engine_for(tmp_path, tokenizer)
+
+
+def test_a_damaged_checkpoint_is_one_line(tiny_random_model, tmp_path):
+    model, tokenizer = tiny_random_model()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(UserError, match="not a checkpoint that transformers loads"):
+        engine_for(tmp_path, tokenizer)
+
+
+def test_more_tokens_than_the_context_holds_are_refused(tiny_random_model, tmp_path):
+    model, tokenizer = tiny_random_model(max_position_embeddings=32)
+    model.save_pretrained(tmp_path)
+    engine = engine_for(tmp_path, tokenizer)
+    with pytest.raises(
+        UserError, match="make 33 tokens, and the model's context holds 32; type max_tokens=25"
+    ):
+        engine.sample([[5] * 7], 1, SamplingParams(26, 1.0, NO_STOP, 0))
+
+
+def test_logits_that_are_not_numbers_stop_the_sampler(tiny_random_model):
+    model = tiny_random_model()[0].eval()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(math.nan)
+    with pytest.raises(NotFinite, match="logits are not finite"):
+        sample(model, PROMPTS, 2, SamplingParams(4, 1.0, NO_STOP, 0), UNLIMITED)
 
 
 def test_lora_on_a_tied_head_is_refused(tiny_random_model, tmp_path):

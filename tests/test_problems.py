@@ -104,6 +104,15 @@ def test_golds_that_differ_from_the_source_are_noted(tmp_path: Path) -> None:
     ]
 
 
+def test_an_empty_cell_of_pandas_is_no_gold(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        '{"question": "a 1", "answer": NaN}\n{"question": "b 2", "answer": Infinity}\n{"question": "c", "answer": 3}\n'
+    )
+    report = load(DataConfig(name="own", path=str(file), gold="plain"), seed=0).report
+    assert (report.splits["train"].kept, report.splits["train"].rejected["unreadable_gold"]) == (1, 2)
+
+
 @pytest.mark.parametrize(
     "text",
     [

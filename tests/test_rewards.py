@@ -15,7 +15,7 @@ from rewards.overlong import Overlong
 from rewards.repetition import Repetition
 from rewards.reward_set import CONSTANT_STEPS, FunctionReward, RewardSet
 from rewards.thinking_language import ThinkingLanguage, script_share
-from rl.errors import UserError
+from rl.errors import NotFinite, UserError
 from rl.rollouts import Completion, Problem, Rollout
 
 
@@ -166,6 +166,24 @@ def test_a_function_is_a_reward():
 def test_a_broken_reward_names_itself_and_the_sample(function, message):
     with pytest.raises(UserError, match=message):
         own(function).score([rollout(RIGHT, problem="p0"), rollout(RIGHT, problem="p1")])
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    import numpy
+    import torch
+
+    for one in (numpy.ones(2, dtype="float32"), torch.ones(2), [numpy.float64(1), torch.tensor(1)]):
+        rewards = RewardSet(name="test", terms={"m": FunctionReward(function=lambda rollouts, one=one: one)})
+        assert scored(rewards, RIGHT, WRONG) == [1.0, 1.0]
+
+
+def test_text_for_a_number_is_an_error_that_ends_the_run():
+    rewards = RewardSet(
+        name="test", terms={"m": FunctionReward(function=lambda rollouts: ["1"] * len(rollouts))}
+    )
+    with pytest.raises(UserError, match="expected a number") as raised:
+        scored(rewards, RIGHT)
+    assert not isinstance(raised.value, NotFinite)
 
 
 def test_a_value_outside_the_unit_interval_is_taken_with_one_warning(caplog):

@@ -77,7 +77,13 @@ class OptimizerConfig:
             raise UserError(
                 f"optimizer.max_grad_norm={self.max_grad_norm}: expected a positive number; e.g. 1.0"
             )
-        if self.weight_decay < 0:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(
+                f"optimizer.betas={list(self.betas)}: expected two numbers in [0, 1); e.g. [0.9,0.95]"
+            )
+        if not 0 <= self.eps < math.inf:
+            raise UserError(f"optimizer.eps={self.eps}: expected 0 or more; e.g. 1e-8")
+        if not 0 <= self.weight_decay < math.inf:
             raise UserError(f"optimizer.weight_decay={self.weight_decay}: expected 0 or more; e.g. 0.1")
 
     def rate(self, peak: float, step: int, total_steps: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +49,12 @@ class LocalEngineConfig:
                 f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
             )
 
+        if self.attn_implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):
+            raise UserError(
+                "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
+                " engine.attn_implementation=sdpa, or pip install flash-attn"
+            )
+
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         return LocalEngine(self, blueprint, tokenizer)
 
@@ -62,6 +70,12 @@ class LocalEngine:
         self.device = torch.device(resolve_device(blueprint.device))
         self.tokenizer = tokenizer
         self.model, self.adapter = load_model(blueprint.model, config, self.device, seed=blueprint.seed)
+        rows = self.model.get_input_embeddings().num_embeddings
+        if (largest := max(tokenizer.get_vocab().values())) >= rows:
+            raise UserError(
+                f"{blueprint.model.source}: its tokenizer has the id {largest}, its embedding {rows} rows; give a"
+                " checkpoint whose tokenizer and weights belong together"
+            )
         self.learner = Learner(
             self.model, blueprint.optimizer, blueprint.temperature, config.microbatch_tokens
         )
@@ -78,6 +92,13 @@ class LocalEngine:
         from rl.engines.learner import autocast
         from rl.engines.sampler import sample
 
+        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if context and (needed := max(map(len, prompts)) + params.max_tokens) > context:
+            raise UserError(
+                f"max_tokens={params.max_tokens}: the longest prompt and the budget make {needed} tokens, and the model's"
+                f" context holds {context}; type max_tokens={max(1, context - needed + params.max_tokens)} or less, or"
+                " data.max_prompt_tokens=N"
+            )
         self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
         with memory_errors(f"engine.max_kv_gb={self.max_kv_bytes / 2**31:.2g}"), autocast(self.device):
             return sample(self.model, prompts, n, params, self.max_kv_bytes)
@@ -150,8 +171,18 @@ def load_model(
         "bfloat16": torch.bfloat16,
     }[spec.dtype]
     with checkpoint_errors(spec):
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            spec.source, revision=spec.revision, dtype=dtype, attn_implementation=config.attn_implementation
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            spec.source,
+            revision=spec.revision,
+            dtype=dtype,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+        )
+    model, loaded = found
+    if missing := sorted(loaded["missing_keys"]):
+        raise UserError(
+            f"{spec.source}: lacks {len(missing)} of the model's tensors (the first: {missing[0]}), which would be drawn at"
+            " random; give a whole checkpoint of a causal language model"
         )
     model.to(device)
     checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
@@ -180,7 +211,7 @@ def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed
                     task_type="CAUSAL_LM",
                 ),
             )
-    except ValueError as error:
+    except (ValueError, re.error) as error:
         raise UserError(
             f"model.lora.target_modules={lora.target_modules}: {str(error).splitlines()[0]}"
         ) from None
@@ -212,7 +243,9 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
         return
     try:
         yield
-    except (OSError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
         raise UserError(
             f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
         ) from None

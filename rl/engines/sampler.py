@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from rl.engines.base import SamplingConfig, SamplingParams
 from rl.engines.cache import bytes_per_token, preallocated_cache, select_rows
+from rl.errors import NotFinite
 from rl.rollouts import Completion
 
 # Rows are compacted when this share of them has finished: less often copies too much, more often decodes dead rows.
@@ -114,6 +115,11 @@ def _sample_batch(
             use_cache=True,
         ).logits[:, -1]
 
+    if not logprobs.isfinite().all():
+        raise NotFinite(
+            "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go on"
+            " from an earlier checkpoint with a smaller learning_rate"
+        )
     lengths_list, stopped_list = lengths.tolist(), stopped.tolist()
     tokens_list, logprobs_list = tokens.tolist(), logprobs.tolist()
     entropies_list = entropies.tolist() if entropies is not None else None
@@ -152,7 +158,8 @@ def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tens
     if params.temperature > 0:
         cumulative = log_distribution.exp().cumsum(-1)
         target = uniforms[:, None] * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+        # Logits that are not numbers would point behind the vocabulary; `sample` tells them by their log-probability.
+        drawn = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
     else:
         drawn = log_distribution.argmax(-1)
     return drawn, log_distribution.gather(-1, drawn[:, None]).squeeze(-1), log_distribution
