@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 from recipes.cli import Composed, recipe
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, split_thinking
 from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
 from rl.errors import UserError
 from rl.jsonl import write_row
+from rl.run_directory import disk_errors
 from rl.schema import build
 
 MAX_CHARS = 10_000_000  # of one completion made of repeated parts
@@ -47,17 +51,42 @@ def main(composed: Composed) -> None:
 
     config: GradeConfig = build(GradeConfig, composed.tree)
     rows = read_rows(Path(config.file).expanduser(), config.raw_gold)
-    out = Path(config.out).expanduser()
-    if not out.absolute().parent.is_dir():
-        raise UserError(
-            f"out={config.out}: no such folder: {out.absolute().parent}; expected a path in an existing folder"
-        )
-    results = grade_rows(rows, config.answer_region)
-    with out.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with replacing(config.out, source=Path(config.file).expanduser()) as file:
+        results = grade_rows(rows, config.answer_region)
         for result in results:
             write_row(file, result)
     rich.print(verdict_table(results))
-    print(f"{len(results)} rows: {out}")
+    print(f"{len(results)} rows: {Path(config.out).expanduser()}")
+
+
+@contextmanager
+def replacing(given: str, source: Path) -> Iterator[IO[str]]:
+    """A file that becomes `given` once it is whole; until then, and after any error, `given` stays as it was.
+
+    Raises UserError at once when `given` cannot be written or is `source`.
+    """
+    out = Path(os.path.realpath(Path(given).expanduser()))  # a link stays a link
+    if not out.parent.is_dir():
+        raise UserError(f"out={given}: no such folder: {out.parent}; expected a path in an existing folder")
+    exists = os.path.exists(out)  # noqa: PTH110 - Path.exists() raises for a name too long
+    if not given or (exists and not out.is_file()):
+        raise UserError(f"out={given}: is no file; expected a file's path; e.g. out=verdicts.jsonl")
+    if exists and out.samefile(source):
+        raise UserError(f"out={given}: is the input itself; give another file; e.g. out=verdicts.jsonl")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        file = temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
+    except OSError as error:
+        raise UserError(
+            f"out={given}: cannot be written ({error.strerror}); give a file in a folder of yours; e.g. out=verdicts.jsonl"
+        ) from None
+    try:
+        with disk_errors(f"out={given}", out.parent):
+            with file:
+                yield file
+            temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_rows(path: Path, raw_gold: bool) -> list[Row]:
@@ -72,6 +101,8 @@ def read_rows(path: Path, raw_gold: bool) -> list[Row]:
                     rows.append(read_row(json.loads(line), number, raw_gold))
                 except (ValueError, RecursionError) as error:
                     raise UserError(f"{path}, line {number}: {error}") from None
+    if not rows:
+        raise UserError(f"file={path}: is empty; expected JSONL with id, completion and gold, one row a line")
     return rows
 
 
@@ -83,6 +114,8 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
     if completion is None and isinstance(fields.get("completion_parts"), list):
         completion = _joined(fields["completion_parts"])
     gold = fields.get("gold")
+    if isinstance(gold, float) and not math.isfinite(gold):
+        raise ValueError(f"gold={gold}: expected a finite number, or a text")
     if isinstance(gold, (int, float)) and not isinstance(gold, bool):
         gold = str(gold)
     if not isinstance(completion, str) or not isinstance(gold, str):

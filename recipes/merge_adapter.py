@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from recipes.cli import Composed, recipe
-from rl.errors import UserError
-from rl.export import Dtype, export, files_of, find_weights, is_adapter, push, require_pushable
+from rl.export import (
+    Dtype,
+    export,
+    files_of,
+    find_weights,
+    is_adapter,
+    push,
+    require_pushable,
+    require_replaceable,
+)
 from rl.run_directory import disk_errors
 from rl.schema import build
 
@@ -38,13 +46,10 @@ def main(composed: Composed) -> None:
         if config.out
         else weights.with_name(f"{weights.name}-merged")
     )
-    if out.exists() and not (out / "config.json").is_file():
-        raise UserError(f"out={out}: exists and holds no model; give a new folder")
-    if weights == out:
-        raise UserError(f"out={out}: is the adapter's own folder; give another one")
+    require_replaceable(out, weights, config.base)
     if config.push and not config.dry_run:
         require_pushable(config.repo_id)
-    with disk_errors(f"out={out}"):
+    with disk_errors(f"out={out}", out.parent):
         report = export(weights, config.base, out, config.dtype, config.device)
     if report:
         print(

@@ -30,17 +30,19 @@ def main(composed: Composed) -> None:
         from recipes.plan import print_plan
 
         return print_plan(blueprint, composed)
-    wanted = blueprint.run_dir or composed.job_dir
-    if wanted and blueprint.resume and (done := finished_run(wanted, composed.tree)):
-        print(f"{done.path} is finished, step {done.read_status()['step']}; a larger max_steps trains on")
-        return print_results(done)
+    wanted = composed.job_dir if blueprint.run_dir is None else blueprint.run_dir
+    place = disk_errors(f"run_dir={blueprint.run_dir or 'null'}", wanted or "runs")
+    if wanted is not None and blueprint.resume and (done := finished_run(wanted, composed.tree)):
+        print(f"{done.path} is finished, step {done.step}; a larger max_steps trains on")
+        with place:
+            return print_results(done)
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     if blueprint.device not in ("auto", "cpu"):
         resolve_device(blueprint.device)
     problems = load(blueprint.data, blueprint.seed)
     try:
-        with signals.handled(), disk_errors(f"run_dir={blueprint.run_dir or 'null'}"):
+        with signals.handled(), place:
             run(blueprint, problems, composed, wanted)
     except signals.Interrupted as interrupt:
         raise SystemExit(interrupt.exit_code) from None
@@ -58,10 +60,10 @@ def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: 
     with messages_to(directory):
         for line in problems.report.lines():
             log.info("%s", line)
-        directory.write_json("data.json", problems.report.to_json())
-        from rl.run import open_run
+        from rl.run import open_run, record_data
         from rl.train import train
 
+        record_data(directory, problems)
         with open_run(blueprint, problems, directory, composed.tree) as opened:
             train(opened)
         print_results(directory)
@@ -74,7 +76,16 @@ def print_results(directory: RunDirectory) -> None:
     from rl.report import write_report
 
     console = rich.get_console()
-    console.print(summary_table(read_jsonl(directory.path / "metrics.jsonl")))
+    rows = read_jsonl(directory.path / "metrics.jsonl")
+    if not rows:
+        console.print(
+            f"weights: {directory.final}",
+            "report:  none: metrics.jsonl holds no step",
+            sep="\n",
+            soft_wrap=True,
+        )
+        return
+    console.print(summary_table(rows))
     console.print(
         f"weights: {directory.final}", f"report:  {write_report(directory.path)}", sep="\n", soft_wrap=True
     )

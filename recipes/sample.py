@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rl.blueprint import Blueprint, blueprint_from
 from rl.boxes import split_boxes
 from rl.errors import UserError
 from rl.export import find_weights
+from rl.hub import first_line
 from rl.model_card import run_of
 from rl.policies import SIDES, Policies, load_policies
 from rl.problems import load
@@ -51,8 +53,14 @@ class SampleConfig:
             raise UserError(
                 f"max_tokens={self.max_tokens}: expected a positive integer, or null; e.g. max_tokens=256"
             )
-        if self.temperature < 0:
-            raise UserError(f"temperature={self.temperature}: expected 0 or more; e.g. temperature=1.0")
+        # Below 1e-6 the logits divided by it overflow float32.
+        if self.temperature != 0 and not 1e-6 <= self.temperature < math.inf:
+            raise UserError(
+                f"temperature={self.temperature}: expected 0 (greedy), or a finite number from 1e-6 up;"
+                " e.g. temperature=1.0"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed={self.seed}: expected an integer from 0 to 2**63 - 1; e.g. seed=0")
         if sum(bool(source) for source in (self.prompt, self.file, self.interactive)) > 1:
             raise UserError("prompt, file, interactive: expected one of them; e.g. interactive=true alone")
 
@@ -84,7 +92,16 @@ def blueprint_of(weights: Path) -> Blueprint:
         raise UserError(
             f"run={weights}: lies in no run directory; expected one with config.yaml, such as runs/rl_basic/..."
         )
-    return blueprint_from(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
+    path = run / "config.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); give another run, run=PATH") from None
+    if not isinstance(tree, dict):
+        raise UserError(
+            f"{path}: holds no blueprint; expected the config that a run writes; give another run, run=PATH"
+        )
+    return blueprint_from(tree)
 
 
 def problems_of(config: SampleConfig, blueprint: Blueprint) -> Sequence[Problem]:
@@ -103,7 +120,10 @@ def read_questions(path: Path) -> list[Problem]:
         raise UserError(
             f"file={path}: no such file; expected .jsonl with question (and answer), or a question a line"
         )
-    lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise UserError(f"file={path}: is not UTF-8; save it as UTF-8 and type the same command") from None
     if path.suffix != ".jsonl":
         found = [question(line.strip()) for line in lines]
     else:

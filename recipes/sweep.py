@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def print_sweep(folder: Path) -> int:
     files = sorted(folder.glob("*/status.json"), key=lambda file: file.stat().st_ctime)
     failed = 0
     for file in files:
-        status = json.loads(file.read_text(encoding="utf-8"))
+        status = {"state": "unreadable", "step": 0, "reason": "", **RunDirectory(file.parent).read_status()}
         rows = read_jsonl(file.parent / "metrics.jsonl")[-LAST_STEPS:]
         means = [
             f"{sum(r[n] for r in rows) / len(rows):.3f}" if rows else ""

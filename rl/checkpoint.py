@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -64,9 +65,9 @@ def prune(checkpoints: Path, newest: Path, keep_last: int, keep: Collection[Path
             _remove(old)
 
 
-def latest(checkpoints: Path) -> Path | None:
-    """The newest whole checkpoint; each broken one that is passed over is named with the reason."""
-    for path in reversed(steps(checkpoints)):
+def latest(checkpoints: Path, last_step: float = math.inf) -> Path | None:
+    """The newest whole checkpoint up to `last_step`; each broken one that is passed over is named with the reason."""
+    for path in reversed([path for path in steps(checkpoints) if step_of(path) <= last_step]):
         fault = _fault(path)
         if fault is None:
             return path

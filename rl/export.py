@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # What only resuming or checking needs.
 PRIVATE = ("state.pt", checkpoint.MARKER)
+# In every folder that `export` writes: what merging measured, and the sign that the folder may be replaced.
+REPORT = "merge.json"
 
 
 def find_weights(path: str, key: str) -> Path:
@@ -35,6 +38,51 @@ def is_adapter(weights: Path) -> bool:
     return (weights / "adapter_config.json").is_file()
 
 
+def require_replaceable(out: Path, weights: Path, base: str | None) -> None:
+    """Raises UserError unless `out` is new, empty or an earlier export, and clear of the base and the run's weights."""
+    instead = f"type out={weights.name}-merged-2, or another new folder"
+    place = out.resolve()
+    for what, folder in _kept(weights, base):
+        if place == folder or place in folder.parents or folder in place.parents:
+            raise UserError(f"out={out}: is, holds or lies in {what} ({folder}); {instead}")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"out={out}: is a file; expected a folder; {instead}")
+    if out.is_dir() and any(out.iterdir()) and not _is_export(out):
+        raise UserError(f"out={out}: holds something other than an earlier merge; {instead}")
+
+
+def _kept(weights: Path, base: str | None) -> Iterator[tuple[str, Path]]:
+    """The folders that no export may touch, each with its name for the user."""
+    yield "the adapter's own folder" if is_adapter(weights) else "the model's own folder", weights.resolve()
+    if base is None and is_adapter(weights):
+        base = _base_of(weights)
+    if base is not None and Path(base).expanduser().is_dir():
+        yield "the base", Path(base).expanduser().resolve()
+    if run := run_of(weights):
+        for folder in (run / "final", *checkpoint.steps(run / "checkpoints")):
+            yield "the run's weights", folder.resolve()
+
+
+def _base_of(adapter: Path) -> str | None:
+    try:
+        return json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))[
+            "base_model_name_or_path"
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"adapter={adapter}: adapter_config.json cannot be read ({first_line(error)}); expected a whole adapter;"
+            " give a finished run, its final/, or one of its checkpoints/step-..."
+        ) from None
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(report, dict) and "tensors" in report
+
+
 def export(weights: Path, base: str | None, out: Path, dtype: Dtype, device: str) -> dict[str, Any] | None:
     """Writes a full model with tokenizer, generation config and card to `out`; returns what merging measured.
 
@@ -48,6 +96,8 @@ def export(weights: Path, base: str | None, out: Path, dtype: Dtype, device: str
             report = _write_merged(weights, base, folder, dtype, device)
         else:
             shutil.copytree(weights, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*PRIVATE))
+            if not _is_export(folder):
+                _write_report(folder, {"tensors": 0})
         if run := run_of(weights):
             write_card(folder, run, report)
 
@@ -72,8 +122,12 @@ def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, d
     if (weights / RENDERER).is_file():
         shutil.copy(weights / RENDERER, folder)
     report = dataclasses.asdict(measured)
-    (folder / "merge.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    _write_report(folder, report)
     return report
+
+
+def _write_report(folder: Path, report: dict[str, Any]) -> None:
+    (folder / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def stored_dtype(model: Any) -> Any:

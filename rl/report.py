@@ -24,7 +24,8 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
 
     The page needs no network and no other file. A run that is still going is reported as far as it is.
 
-    Raises UserError when the directory is no run directory or no step has been logged yet.
+    Raises UserError when the directory is no run directory, no step has been logged yet, or one of its files is not
+    what a run writes.
     """
     import jinja2
 
@@ -36,10 +37,20 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
     rows = read_jsonl(metrics_path)
     if not rows:
         raise UserError(f"run={run_dir} has no finished step yet: wait for the first line of metrics.jsonl")
+    for name, blocks in {
+        "report": Path.is_file,
+        "report.html": Path.is_dir,
+        "metrics.csv": Path.is_dir,
+    }.items():
+        if blocks(run_dir / name):
+            raise UserError(f"run={run_dir}: {name} stands where the report goes; move it away and try again")
+    samples = _read_samples(run_dir / "samples.jsonl")
+    status = _read_status(run_dir / "status.json")
+    overrides, config = (_read_text(run_dir / name) for name in ("overrides.yaml", "config.yaml"))
     labels = LABELS[language]
     write_csv(rows, run_dir / "metrics.csv")
     plots = save_plots(rows, run_dir / "report", labels)
-    pairs, same_problem = before_and_after(read_jsonl(run_dir / "samples.jsonl"))
+    pairs, same_problem = before_and_after(samples)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("rl"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -48,7 +59,7 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
         labels=labels,
         language=language,
         name=run_dir.resolve().name,
-        status=_read_status(run_dir),
+        status=status,
         steps=rows[-1]["step"],
         summary=summarize(rows),
         last_count=min(LAST_STEPS, len(rows)),
@@ -57,8 +68,8 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
         },
         pairs=pairs,
         same_problem=same_problem,
-        overrides=_read_text(run_dir / "overrides.yaml"),
-        config=_read_text(run_dir / "config.yaml"),
+        overrides=overrides,
+        config=config,
     )
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8", errors="replace")
@@ -92,13 +103,32 @@ def write_csv(rows: Rows, path: Path) -> None:
         writer.writerows(rows)
 
 
-def _read_status(run_dir: Path) -> str:
-    text = _read_text(run_dir / "status.json")
-    return json.loads(text)["state"] if text else ""
+def _read_samples(path: Path) -> Rows:
+    rows = read_jsonl(path)
+    if not all(isinstance(row.get(name), str) for row in rows for name in ("id", "question")):
+        raise UserError(
+            f"{path}: a line is no sample; expected objects with step, id and question; remove the file and try again"
+        )
+    return rows
+
+
+def _read_status(path: Path) -> str:
+    """The run's state; "" when it has none yet. Raises UserError for what is no status."""
+    text = _read_text(path)
+    try:
+        status = json.loads(text) if text else {"state": ""}
+    except ValueError:
+        status = None
+    if not isinstance(status, dict) or not isinstance(status.get("state"), str):
+        raise UserError(f'{path}: is no status; expected {{"state": ...}}; remove the file and try again')
+    return status["state"]
 
 
 def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8; save it as UTF-8 and try again") from None
 
 
 def _data_url(path: Path) -> str:

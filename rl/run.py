@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import renderers
@@ -15,8 +18,10 @@ from rl.blueprint import Blueprint, ModelConfig
 from rl.engines.base import Engine
 from rl.errors import UserError, reason_of
 from rl.health import Health
+from rl.jsonl import read_jsonl
 from rl.loggers import Loggers, RunInfo
 from rl.problems import ProblemSet
+from rl.rollouts import Problem
 from rl.run_directory import RunDirectory, State
 from rl.saving import RENDERER
 from rl.signals import Interrupted
@@ -24,6 +29,7 @@ from rl.train import Run
 
 log = logging.getLogger("tanka")
 
+SAMPLED_PROBLEMS = 4000  # that tell one data set from another; a set of up to twice as many is read whole
 INTERRUPTED_CLOSE_SECONDS = 5.0  # who asks a run to stop may kill it soon
 
 
@@ -56,8 +62,8 @@ def open_run(
 
 
 def resume(engine: Engine, renderer: Renderer, directory: RunDirectory) -> int:
-    """Loads the newest complete checkpoint and returns its step; 0 for a run that has none."""
-    point = checkpoint.latest(directory.checkpoints)
+    """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 for a run without any."""
+    point = resume_point(directory)
     if point is None:
         if checkpoint.steps(directory.checkpoints):
             log.warning("%s has no complete checkpoint: it starts again at step 1", directory.path)
@@ -66,6 +72,58 @@ def resume(engine: Engine, renderer: Renderer, directory: RunDirectory) -> int:
     engine.load(point)
     log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
     return checkpoint.step_of(point)
+
+
+def resume_point(directory: RunDirectory) -> Path | None:
+    """The newest complete checkpoint whose steps are all in metrics.jsonl, so that the run's record gets no hole.
+
+    When no checkpoint is that old, the newest complete one, with a warning that names the missing steps.
+    """
+    logged = {row["step"] for row in read_jsonl(directory.path / "metrics.jsonl")}
+    reached = next(step for step in itertools.count() if step + 1 not in logged)
+    point = checkpoint.latest(directory.checkpoints, reached)
+    if point is not None:
+        newest = checkpoint.steps(directory.checkpoints)[-1]
+        if checkpoint.step_of(newest) > reached:
+            log.warning(
+                "metrics.jsonl ends at step %d: going on from %s, not %s", reached, point.name, newest.name
+            )
+        return point
+    point = checkpoint.latest(directory.checkpoints)
+    if point is not None:
+        missing = [step for step in range(1, checkpoint.step_of(point) + 1) if step not in logged]
+        log.warning("metrics.jsonl lacks %s: these steps stay out of it and of the report", _ranges(missing))
+    return point
+
+
+def _ranges(steps: list[int]) -> str:
+    """E.g. ``steps 1-3, 7`` for [1, 2, 3, 7]."""
+    runs = itertools.groupby(enumerate(steps), key=lambda pair: pair[1] - pair[0])
+    ends = [(group[0][1], group[-1][1]) for group in (list(group) for _, group in runs)]
+    return "steps " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
+    """Writes data.json. Raises UserError when a run that has checkpoints would go on with other train problems."""
+    train = {"kept": len(problems.train), "sha256": _fingerprint(problems.train)}
+    before = directory.read_json("data.json").get("train")
+    if before not in (None, train) and any(directory.checkpoints.glob("step-*")):
+        config = problems.config
+        data = f"data.path={config.path}" if config.path else f"data={config.name}"
+        raise UserError(
+            f"run_dir={directory.path}: {data} is not what this run was started with (its train problems differ;"
+            f" now {train['kept']:,}); put the old data back, or give another run_dir"
+        )
+    directory.write_json("data.json", {**problems.report.to_json(), "train": train})
+
+
+def _fingerprint(problems: Sequence[Problem]) -> str:
+    """The sha256 of the first, the last and evenly spread problems in between."""
+    count, digest = len(problems), hashlib.sha256()
+    for index in (*range(0, count, max(1, count // SAMPLED_PROBLEMS)), *range(count)[-1:]):
+        text = f"{index}\0{problems[index].question}\0{problems[index].answer}\0"
+        digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Renderer]:
@@ -104,7 +162,7 @@ def _status(directory: RunDirectory) -> Iterator[None]:
     """Writes status.json at the start and, whatever happens, at the end."""
 
     def write(state: State, reason: str = "") -> int:
-        step = directory.read_status().get("step", 0)
+        step = directory.step
         directory.write_status(state, step, reason)
         return step
 

@@ -28,6 +28,8 @@ SAFE_ON_RESUME = {
 }  # fmt: skip
 LENGTH = {"max_steps", "epochs"}
 
+NAME_BYTES = 100  # of a run's name in its folder's; file systems allow 255 in all
+
 # Errors of the disk, not of the program, and what helps.
 DISK_ERRORS = {
     errno.ENOSPC: "free some space",
@@ -57,14 +59,25 @@ class RunDirectory:
     @property
     def run_id(self) -> str:
         """The same at each start of this run."""
-        return self.read_status()["run_id"]
+        return self.read_status().get("run_id", self.path.name)
+
+    @property
+    def step(self) -> int:
+        """The last step that status.json knows of; 0 when it knows of none."""
+        step = self.read_status().get("step")
+        return step if isinstance(step, int) else 0
 
     def read_status(self) -> dict[str, Any]:
         """status.json; {} before the first start, and when a crash of the machine left it unreadable."""
+        return self.read_json("status.json")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a file of the run; {} when there is none."""
         try:
-            return json.loads((self.path / "status.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return {}
+        return value if isinstance(value, dict) else {}
 
     def write_status(self, state: State, step: int, reason: str = "") -> None:
         status = {**self.read_status(), "state": state, "step": step, "reason": reason, "pid": os.getpid()}
@@ -96,14 +109,14 @@ def open_directory(
     one. An existing wanted folder is resumed. Raises UserError when it holds a run of another blueprint, or anything
     that is not a run, or when resume is off, or when another process works in it.
     """
-    path = _new_folder(default) if wanted is None else Path(wanted).expanduser().absolute()
+    path = _new_folder(default) if wanted is None else _wanted_folder(wanted)
     _check_is_run(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(
-            f"run_dir={path}: no folder can be made there ({error.strerror}); give another run_dir"
-        ) from None
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
+        raise _no_folder(path, error) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume)
     directory.write_yaml("config.yaml", dict(config))
@@ -112,26 +125,32 @@ def open_directory(
 
 
 def finished_run(wanted: str | Path, config: Mapping[str, Any]) -> RunDirectory | None:
-    """The folder, when it holds this very run, of this length, already finished; else None."""
-    directory = RunDirectory(Path(wanted).expanduser().absolute())
+    """The folder, when it holds this very run, of this length, already finished, with its weights; else None."""
+    directory = RunDirectory(_wanted_folder(wanted))
     if not (directory.path / "config.yaml").is_file() or directory.read_status().get("state") != "finished":
+        return None
+    if not any(directory.final.glob("*")):
         return None
     return None if _changes(directory, config, SAFE_ON_RESUME - LENGTH) else directory
 
 
 @contextmanager
-def disk_errors(key: str) -> Iterator[None]:
+def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
     """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the choice of the place.
 
-    Libraries wrap the operating system's error in one of their own, or only quote it.
+    So is any other error of the operating system over a file in `folder`. Libraries wrap the operating system's error in one of their own, or only quote it.
     """
     try:
         yield
     except Exception as error:
         code = _disk_error(error)
+        file = getattr(error, "filename", None)
+        if code is None and folder and isinstance(error, OSError) and _is_below(file, folder):
+            raise UserError(
+                f"{key}: {file} cannot be used: {error.strerror}; move it away and type the same command"
+            ) from error
         if code is None:
             raise
-        file = getattr(error, "filename", None)
         raise UserError(
             f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and type the"
             " same command; what was whole stays as it was"
@@ -149,9 +168,18 @@ def _disk_error(error: BaseException | None) -> int | None:
     return None
 
 
+def _is_below(file: object, folder: str | Path) -> bool:
+    return isinstance(file, str | Path) and Path(file).absolute().is_relative_to(
+        Path(folder).expanduser().absolute()
+    )
+
+
 def _locked(path: Path) -> IO[str]:
     """The lock on a run: it ends with the process, however that ends, and no child of it inherits it (POSIX)."""
-    lock = (path / ".lock").open("a+", encoding="utf-8")
+    try:
+        lock = (path / ".lock").open("a+", encoding="utf-8")
+    except IsADirectoryError:
+        raise UserError(f"run_dir={path}: .lock is a folder; expected a file: take it away") from None
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -165,6 +193,29 @@ def _locked(path: Path) -> IO[str]:
     return lock
 
 
+def _wanted_folder(wanted: str | Path) -> Path:
+    """The absolute path of a folder, there or not. Raises UserError when none can be there."""
+    if not str(wanted).strip():
+        raise UserError(
+            "run_dir='': no folder has this name; give run_dir=PATH, or run_dir=null for a new one"
+        )
+    try:
+        path = Path(wanted).expanduser().absolute()
+        path.stat()
+    except FileNotFoundError as error:
+        if path.is_symlink():
+            raise _no_folder(f"{path} -> {path.readlink()}", error) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _no_folder(wanted, error) from None
+    return path
+
+
+def _no_folder(wanted: str | Path, error: Exception) -> UserError:
+    shown = str(wanted) if str(wanted).isprintable() else repr(str(wanted))
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"run_dir={shown}: no folder can be made there ({reason}); give another run_dir")
+
+
 def _check_is_run(path: Path) -> None:
     if path.is_file():
         raise UserError(f"run_dir={path}: is a file; expected a folder, or a new one's path")
@@ -172,6 +223,9 @@ def _check_is_run(path: Path) -> None:
     holds = path.exists() and any(not child.name.startswith(".") for child in path.iterdir())
     if holds and not any((path / name).is_file() for name in ("config.yaml", "status.json")):
         raise UserError(f"run_dir={path}: holds something that is not a run; give an empty or a new folder")
+    for name in ("checkpoints", "final"):
+        if (path / name).exists() and not (path / name).is_dir():
+            raise UserError(f"run_dir={path}: {name} is a file; expected a folder: take the file away")
 
 
 def _check_resumable(directory: RunDirectory, config: Mapping[str, Any], resume: bool) -> None:
@@ -191,7 +245,15 @@ def _check_resumable(directory: RunDirectory, config: Mapping[str, Any], resume:
 
 def _changes(directory: RunDirectory, config: Mapping[str, Any], safe: set[str]) -> list[str]:
     """What differs from the blueprint that the run was started with, as text, safe keys and what is below them aside."""
-    before = yaml.safe_load((directory.path / "config.yaml").read_text(encoding="utf-8"))
+    try:
+        before = yaml.safe_load((directory.path / "config.yaml").read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError):
+        before = None
+    if not isinstance(before, Mapping):
+        raise UserError(
+            f"run_dir={directory.path}: config.yaml is broken, so nothing says which blueprint the run was started with;"
+            " put it back, or delete it to go on with this command's, or give another run_dir"
+        )
     return [
         f"{key}: {_show(old)} -> {_show(new)}"
         for key, old, new in _differences(before, config)
@@ -228,4 +290,6 @@ def _new_folder(default: Path) -> Path:
 
 def default_folder(recipe: str, name: str) -> Path:
     """`runs/<recipe>/<time>-<name>` below the folder the command was started in."""
-    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '_')}")
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
+    short = plain.encode()[:NAME_BYTES].decode(errors="ignore")
+    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{short}")

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first one ends the run at its next safe point, the second one ends the process at once."""
+"""SIGTERM, SIGHUP and Ctrl-C: the first one ends the run at its next safe point, the second one ends the process at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-HANDLED = (signal.SIGTERM, signal.SIGINT)
+HANDLED = [signal.SIGTERM, signal.SIGINT]
+HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # a closed terminal; Windows has none
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop. exit_code: 128 plus the signal's number (SIGINT 130, SIGTERM 143)."""
+    """The run was asked to stop. exit_code: 128 plus the signal's number (SIGHUP 129, SIGINT 130, SIGTERM 143)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -35,15 +36,16 @@ _arrived = _Arrived()
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Inside, SIGTERM and SIGINT raise Interrupted: at once, or at the next `check` inside `safe_points`.
+    """Inside, SIGTERM, SIGHUP and SIGINT raise Interrupted: at once, or at the next `check` inside `safe_points`.
 
-    Only the main thread can handle signals; elsewhere this does nothing.
+    Only the main thread can handle signals; elsewhere this does nothing. Under nohup SIGHUP stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _arrived.number, _arrived.raised = None, False
-    before = {number: signal.signal(number, _handle) for number in HANDLED}
+    hangup = [number for number in HANGUP if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _handle) for number in HANDLED + hangup}
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from rl.adapters import base_fingerprint, load_adapter, merge, probe_logits
 from rl.blueprint import LoraConfig, ModelConfig
 from rl.engines.local import add_lora
 from rl.errors import UserError
-from rl.export import export, find_weights, push
+from rl.export import export, find_weights, push, require_replaceable
 from tests.conftest import ARCHITECTURES, ROOT, run_recipe
 from tests.forked import SABOTEUR, start
 
@@ -240,7 +240,7 @@ def test_mistakes_are_one_line(lora_run):
         ("adapter=run", "push=true"): "repo_id=null",
         ("adapter=run", "push=true", "repo_id=a/b/c"): "repo_id=a/b/c",
         ("adapter=run", "push=true", "repo_id=me/mine"): "HF_TOKEN",
-        ("adapter=run", "out=empty"): "holds no model",
+        ("adapter=run", "out=run"): "holds or lies in",
     }.items():
         process = start(
             "merge_adapter",
@@ -252,6 +252,34 @@ def test_mistakes_are_one_line(lora_run):
         assert (
             process.err.startswith("error: ") and len(process.err.splitlines()) == 1 and word in process.err
         ), process.err
+
+
+def test_nothing_of_the_users_is_replaced(tmp_path):
+    for name in ("base", "run/final", "run/checkpoints/step-2", "notes", "merged", "empty", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "run/config.yaml").write_text("")
+    final, base = tmp_path / "run/final", tmp_path / "base"
+    (final / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    ours = json.dumps({"tensors": 28})
+    for name in ("base", "run/checkpoints/step-2", "merged"):
+        (tmp_path / name / "merge.json").write_text(ours)
+    (tmp_path / "notes/config.json").write_text("{}")
+    (tmp_path / "other/merge.json").write_text("[]")
+    (tmp_path / "link").symlink_to(base)
+    (tmp_path / "file").write_text("x")
+    for name in (
+        ".", "run", "run/final", "run/final/x", "run/checkpoints", "run/checkpoints/step-2", "base", "base/x", "link",
+        "notes", "other", "file",
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=r"^out=[^\n]*; type out=final-merged-2, or another new folder$"):
+            require_replaceable(tmp_path / name, final, None)
+    for name in ("merged", "empty", "new", "run/final-merged", "run/checkpoints/step-2-merged"):
+        require_replaceable(tmp_path / name, final, None)
+    with pytest.raises(UserError, match="the base"):
+        require_replaceable(tmp_path / "merged", final, str(tmp_path / "merged"))
+    (final / "adapter_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"^adapter=[^\n]*$"):
+        require_replaceable(tmp_path / "new", final, None)
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -349,5 +377,6 @@ def test_a_full_model_is_copied(tiny_random_model, tmp_path):
     (tmp_path / "final/state.pt").write_text("")
     assert export(tmp_path / "final", None, tmp_path / "out", "auto", "cpu") is None
     copied, original = ({p.name for p in (tmp_path / name).iterdir()} for name in ("out", "final"))
-    assert copied == original - {"state.pt"} and "model.safetensors" in copied
+    assert copied == original - {"state.pt"} | {"merge.json"} and "model.safetensors" in copied
+    require_replaceable(tmp_path / "out", tmp_path / "final", None)  # what we wrote may be written again
     assert ModelConfig(name="x", path=str(tmp_path / "out")).local_path.is_dir()

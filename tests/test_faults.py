@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ import pytest
 from rl import checkpoint, signals
 from rl.errors import NotFinite
 from rl.jsonl import read_jsonl
+from rl.run_directory import default_folder
 from tests.forked import CONTEXT, SABOTEUR, Forked, start, status, timeless
 
 SETTINGS = (
@@ -309,3 +311,90 @@ def test_numbers_that_stand_out_are_logged(tmp_path, caplog):
         assert "step 22: gradient norm 11, usually 1" in caplog.text
         health.check(23, usual | {"ratio/max": 30.0}, [], [], None)
         assert "step 23" in caplog.text and "30 times" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def finished(folder) -> Path:
+    process = run(folder, "finished", "max_steps=1")
+    assert process.wait() == 0, process.err
+    return folder / "finished"
+
+
+def test_a_folder_that_cannot_be_is_one_line(folder):
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
+    for place in ("dangling", "loop", "/proc/x", "x" * 500, "~no-such-user/x"):
+        assert "run_dir=" in one_line(run(folder, f"'{place}'")), place
+    assert "run_dir=''" in one_line(run(folder, "''"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "answer"),
+    [
+        (".lock", "folder", ".lock is a folder"),
+        ("checkpoints", "file", "checkpoints is a file"),
+        ("config.yaml", "", "config.yaml is broken"),
+        ("config.yaml", "{: [", "config.yaml is broken"),
+        ("train.log", "folder", "train.log cannot be used"),
+    ],
+)
+def test_a_damaged_run_is_one_line(name, damage, answer, finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "run") / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_text(damage)
+    assert answer in one_line(run(finished.parent, tmp_path / "run", "max_steps=2"))
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"state": "finished"}', '{"state": 1, "step": "x"}'])
+def test_a_status_of_another_shape_does_not_stop_a_run(text, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run/status.json").write_text(text)
+    process = run(finished.parent, tmp_path / "run", "max_steps=2")
+    assert process.wait() == 0, process.err
+    assert [row["step"] for row in timeless(tmp_path / "run")] == [1, 2] and status(tmp_path / "run")[
+        "run_id"
+    ]
+
+
+def test_a_finished_run_without_metrics_says_where_its_weights_are(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    for text in ("", "5\n"):
+        (tmp_path / "run/metrics.jsonl").write_text(text)
+        process = run(finished.parent, tmp_path / "run", "max_steps=1")
+        assert process.wait() == 0, process.err
+        assert "is finished" in process.out and "weights: " in process.out
+
+
+def test_jsonl_ends_at_the_first_line_that_is_no_row(tmp_path):
+    for spoilt in ("5", "[]", '{"step": "2"}', "{}"):
+        (tmp_path / "rows.jsonl").write_text(f'{{"step": 1}}\n{spoilt}\n{{"step": 3}}\n')
+        assert read_jsonl(tmp_path / "rows.jsonl") == [{"step": 1}]
+
+
+@pytest.mark.parametrize("name", ["../../x", "a\0b\nc", "x" * 500, "名" * 300, "\\"])
+def test_a_name_stays_one_folder_below_the_recipe(name, tmp_path):
+    path = tmp_path / default_folder("rl_basic", name)
+    assert path.parent == tmp_path / "runs/rl_basic" and path.name.isprintable()
+    path.mkdir(parents=True)
+    assert len(path.name.encode()) <= 120
+
+
+def hang_up(ignored: bool) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with signals.handled():
+            os.kill(os.getpid(), signal.SIGHUP)
+    except signals.Interrupted as interrupt:
+        os._exit(interrupt.exit_code)
+    os._exit(0)
+
+
+@pytest.mark.parametrize(("ignored", "code"), [(False, 129), (True, 0)])
+def test_a_closed_terminal_interrupts_but_not_under_nohup(ignored, code):
+    process = CONTEXT.Process(target=hang_up, args=(ignored,))
+    process.start()
+    process.join(30)
+    assert process.exitcode == code

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.grade import Row, read_rows
+from recipes.grade import Row, read_rows, replacing
 from rl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +68,10 @@ def test_raw_golds_anywhere(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ('{"completion": "18", "gold": NaN}', "line 1: gold=nan: expected a finite number"),
+        ('{"completion": "18", "gold": -Infinity}', "line 1: gold=-inf"),
         ("no json", "line 1"),
         ('["a"]', "line 1: expected an object"),
         ('{"id": 1, "answer": "18"}', "the row has id, answer"),
@@ -97,6 +101,32 @@ def test_a_users_mistake_is_one_line(tmp_path):
     assert result.returncode == 2
     assert "line 1" in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_out_is_checked_first_and_replaced_only_when_whole(tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("rows")
+    (tmp_path / "link.jsonl").symlink_to(source)
+    for given, said in {
+        str(source): "is the input itself",
+        str(tmp_path / "link.jsonl"): "is the input itself",
+        str(tmp_path): "is no file",
+        "": "is no file",
+        "/dev/null": "is no file",
+        str(tmp_path / ("x" * 300)): "cannot be written",
+        "/proc/x": "cannot be written",
+    }.items():
+        with pytest.raises(UserError, match=f"^out={given}: {said}"), replacing(given, source):
+            pytest.fail("graded")
+    out.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(str(out), source) as file:
+        file.write("half")
+        raise KeyboardInterrupt
+    assert out.read_text() == "old"
+    with replacing(str(out), source) as file:
+        file.write("new")
+    assert out.read_text() == "new" and source.read_text() == "rows"
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "link.jsonl", "out.jsonl"}
 
 
 def test_bad_paths_are_one_line(tmp_path):

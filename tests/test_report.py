@@ -216,6 +216,26 @@ def test_what_is_no_run_is_answered_in_one_line(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("status.json", b"garbage", "is no status"),
+        ("status.json", b'["state"]', "is no status"),
+        ("status.json", b"{}", "is no status"),
+        ("samples.jsonl", b'{"step": 1, "question": "q"}\n', "is no sample"),
+        ("config.yaml", "名前".encode("utf-16"), "is not UTF-8"),
+        ("report", b"", "stands where the report goes"),
+    ],
+)
+def test_a_broken_file_of_the_run_is_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward_total": 0.5}\n')
+    (tmp_path / name).write_bytes(content)
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match=rf"^[^\n]*{name}[^\n]* {said}[^\n]*$"):
+        write_report(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
 def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "recipes.report", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -141,3 +143,57 @@ def test_the_best_checkpoint_is_kept(folder):
     assert kept == sorted({f"step-{best:06d}", "step-000006"})
     process = run(folder, "typo", "keep_best=reward_chanse")
     assert process.wait() == 2 and "did you mean reward_chance" in process.err
+
+
+def test_a_finished_run_without_its_weights_exports_them_again(folder):
+    assert run(folder, "bare", "max_steps=1").wait() == 0
+    before = timeless(folder / "bare")
+    weights = {path.name for path in (folder / "bare/final").iterdir()}
+    shutil.rmtree(folder / "bare/final")
+    process = run(folder, "bare", "max_steps=1")
+    assert process.wait() == 0, process.err
+    assert "is finished" not in process.out
+    assert {path.name for path in (folder / "bare/final").iterdir()} == weights
+    assert timeless(folder / "bare") == before
+
+
+def test_metrics_cut_short_are_trained_again_from_the_checkpoint_that_they_reach(folder, whole):
+    settings = ("save_every=1", "keep_last=9", "max_steps=4", "optimizer.schedule=constant")
+    assert run(folder, "cut", *settings).wait() == 0
+    before = timeless(folder / "cut")
+    lines = (folder / "cut/metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "cut/metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
+    process = run(folder, "cut", *settings[:2], "max_steps=5", settings[3])
+    assert process.wait() == 0, process.err
+    assert "going on from step-000002, not step-000004" in process.out
+    assert timeless(folder / "cut")[:4] == before and len(timeless(folder / "cut")) == 5
+
+
+def test_lost_metrics_are_named_and_the_run_goes_on(folder):
+    assert run(folder, "lost", "max_steps=2").wait() == 0
+    (folder / "lost/metrics.jsonl").unlink()
+    process = run(folder, "lost", "max_steps=3")
+    assert process.wait() == 0, process.err
+    assert "metrics.jsonl lacks steps 1-2" in process.out
+    assert [row["step"] for row in timeless(folder / "lost")] == [3]
+
+
+def test_other_data_under_a_resumed_run_is_refused(folder):
+    def write(last: int) -> None:
+        rows = [{"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in (1, 2, 3, last)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    # The shared settings name the generated data; this run reads a file.
+    settings = [s for s in SETTINGS if not s.startswith(("data.", "eval_"))]
+    settings += ["model.path=model", "data=jsonl", "data.path=rows.jsonl", "run_dir=data"]
+    write(4)
+    first = start("rl_basic", *settings, "max_steps=1", cwd=folder)
+    assert first.wait() == 0, first.err
+    assert json.loads((folder / "data/data.json").read_text())["train"]["kept"] == 4
+    write(5)
+    other = start("rl_basic", *settings, "max_steps=2", cwd=folder)
+    assert other.wait() == 2 and len(other.err.splitlines()) == 1, other.err
+    assert "data.path=rows.jsonl" in other.err and "run_dir=" in other.err
+    write(4)
+    same = start("rl_basic", *settings, "max_steps=2", cwd=folder)
+    assert same.wait() == 0, same.err

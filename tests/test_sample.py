@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from recipes.sample import SampleConfig, blueprint_of, read_questions
+from rl.errors import UserError
 from tests.forked import Forked, start
 
 REWARD = "def spread(rollouts):\n    return [sum(r.completion.tokens) % 7 / 7 for r in rollouts]\n"
@@ -50,7 +53,7 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     """Against transformers' own greedy decoding of the two models."""
     from transformers import AutoModelForCausalLM
 
-    from recipes.sample import blueprint_of, question
+    from recipes.sample import question
     from rl.adapters import load_adapter
     from rl.export import find_weights, is_adapter
     from rl.policies import load_policies
@@ -105,7 +108,33 @@ def test_mistakes_are_one_line(folder):
         ("file=nowhere.txt",): "nowhere.txt",
         ("prompt=x", "interactive=true"): "expected one of them",
         ("rows=0",): "rows=0",
+        ("temperature=nan",): "temperature=nan",
     }.items():
         process = sample(folder, *arguments)
         assert process.wait() == 2
         assert len(process.err.splitlines()) == 1 and word in process.err, process.err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("temperature", v) for v in (math.nan, math.inf, -1.0, 1e-50)] + [("seed", v) for v in (-1, 2**63)],
+)
+def test_numbers_out_of_range_are_one_line(key, value):
+    config = {
+        "run": "run", "rows": 1, "prompt": None, "file": None, "interactive": False, "max_tokens": None,
+        "temperature": 0.0, "seed": 2**63 - 1, "device": "cpu",
+    }  # fmt: skip
+    SampleConfig(**config)
+    with pytest.raises(UserError, match=rf"^{key}={value}: expected [^\n]*; e\.g\. {key}="):
+        SampleConfig(**{**config, key: value})
+
+
+def test_files_that_are_no_text_or_no_blueprint_are_one_line(tmp_path):
+    (tmp_path / "questions.txt").write_text("一つ目は？", encoding="utf-16")
+    with pytest.raises(UserError, match=r"^file=[^\n]*is not UTF-8[^\n]*$"):
+        read_questions(tmp_path / "questions.txt")
+    (tmp_path / "final").mkdir()
+    for content in (b"", b"- 1", b"a: [", "名前".encode("utf-16"), b"a: 1"):
+        (tmp_path / "config.yaml").write_bytes(content)
+        with pytest.raises(UserError, match=r"^[^\n]+$"):
+            blueprint_of(tmp_path / "final")
