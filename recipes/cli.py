@@ -32,9 +32,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from recipes.sweep import print_sweep, record_failure
 from rl.errors import UserError, nearest
+from rl.run_directory import folder_name
 from rl.schema import known_keys, takes_any
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+JOB_NAME_BYTES = 200  # of a sweep job's folder; file systems allow 255
 START = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9 // 1000:06d}"
 
 
@@ -133,12 +135,9 @@ def register_resolvers() -> None:
         "product", lambda a, b: None if a is None or b is None else a * b, replace=True
     )
     OmegaConf.register_new_resolver("start_time", lambda: START, replace=True)
-    OmegaConf.register_new_resolver("folder_name", folder_name, replace=True)
-
-
-def folder_name(overrides: str) -> str:
-    """One folder's name for a job: what was overridden, with nothing that a file system takes for a path."""
-    return overrides.replace("/", "_").replace("\\", "_")[:200] or "defaults"
+    OmegaConf.register_new_resolver(
+        "folder_name", lambda overrides: folder_name(overrides, JOB_NAME_BYTES) or "defaults", replace=True
+    )
 
 
 def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[list[str], Path | None]:
@@ -152,10 +151,11 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     if args.help or args.hydra_help or args.shell_completion or args.info or args.experimental_rerun:
         return arguments, None
     # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
-    keys = {parse_override(text).key_or_group for text in args.overrides}
+    overrides = [parse_override(text) for text in args.overrides]
+    keys = {override.key_or_group for override in overrides}
     if keys & {"model.path", "model.id"} and "model" not in keys:
         args.overrides.append("model=custom")
-    overrides = [parse_override(text) for text in args.overrides]
+        overrides.append(parse_override("model=custom"))
     with _hydra(name, args.config_dir) as loader:
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
         config = _compose(

@@ -77,18 +77,10 @@ def print_results(directory: RunDirectory) -> None:
 
     console = rich.get_console()
     rows = read_jsonl(directory.path / "metrics.jsonl")
-    if not rows:
-        console.print(
-            f"weights: {directory.final}",
-            "report:  none: metrics.jsonl holds no step",
-            sep="\n",
-            soft_wrap=True,
-        )
-        return
-    console.print(summary_table(rows))
-    console.print(
-        f"weights: {directory.final}", f"report:  {write_report(directory.path)}", sep="\n", soft_wrap=True
-    )
+    if rows:
+        console.print(summary_table(rows))
+    report = write_report(directory.path) if rows else "none: metrics.jsonl holds no step"
+    console.print(f"weights: {directory.final}", f"report:  {report}", sep="\n", soft_wrap=True)
 
 
 @contextmanager

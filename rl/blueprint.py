@@ -16,11 +16,11 @@ from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.reward_set import FunctionReward, RewardSet
 from rl.engines.base import EngineConfig, OptimizerConfig, SamplingConfig
-from rl.errors import UserError, nearest
+from rl.errors import UserError
 from rl.loggers import Logger
 from rl.losses import PolicyLoss
 from rl.problems import DataConfig
-from rl.schema import TARGET, build, convert, locate, target_parameters
+from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -197,9 +197,7 @@ def reward_from(node: Mapping[str, Any], key: str) -> Any:
     known = {*parameters, "weight", "baseline", TARGET}
     for name in node:
         if name not in known:
-            close = nearest(name, known)
-            hint = f"did you mean {key}.{close[0]}?" if close else f"known keys: {', '.join(sorted(known))}"
-            raise UserError(f"{key}.{name}: no such key; {hint}")
+            raise unknown_key(key, name, known)
     own = {name: value for name, value in node.items() if name in parameters}
     rest = {name: value for name, value in node.items() if name not in own and name != TARGET}
     function = convert({TARGET: node[TARGET], **own}, Reward, key)

@@ -138,7 +138,8 @@ def finished_run(wanted: str | Path, config: Mapping[str, Any]) -> RunDirectory 
 def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
     """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the choice of the place.
 
-    So is any other error of the operating system over a file in `folder`. Libraries wrap the operating system's error in one of their own, or only quote it.
+    So is any other error of the operating system over a file in `folder`. Libraries wrap such an error in one of their
+    own, or only quote it.
     """
     try:
         yield
@@ -290,6 +291,10 @@ def _new_folder(default: Path) -> Path:
 
 def default_folder(recipe: str, name: str) -> Path:
     """`runs/<recipe>/<time>-<name>` below the folder the command was started in."""
-    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
-    short = plain.encode()[:NAME_BYTES].decode(errors="ignore")
-    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{short}")
+    return Path("runs", recipe, f"{time.strftime('%Y%m%d-%H%M%S')}-{folder_name(name, NAME_BYTES)}")
+
+
+def folder_name(text: str, limit: int) -> str:
+    """`text` as one folder's name: nothing that a file system takes for a path, at most `limit` bytes."""
+    plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in text)
+    return plain.encode()[:limit].decode(errors="ignore")

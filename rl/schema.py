@@ -12,7 +12,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Union
 
 from rl.errors import UserError, nearest
@@ -62,18 +62,20 @@ def _call(target: Any, tree: dict[str, Any], path: str) -> Any:
     hints = _hints(target)
     for key in tree:
         if key not in parameters:
-            close = nearest(str(key), parameters)
-            hint = (
-                f"did you mean {_join(path, close[0])}?"
-                if close
-                else f"known keys: {', '.join(sorted(parameters))}"
-            )
-            raise UserError(f"{_join(path, key)}: no such key; {hint}")
+            raise unknown_key(path, key, parameters)
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in tree:
             raise UserError(f"{_join(path, key)}: missing; expected {_describe(hints.get(key, Any))}")
     values = {key: convert(value, hints.get(key, Any), _join(path, key)) for key, value in tree.items()}
     return target(**values) if inspect.isclass(target) else functools.partial(target, **values)
+
+
+def unknown_key(path: str, key: Any, known: Iterable[str]) -> UserError:
+    """The answer to a key that a node does not take: the nearest one that it takes, or all of them."""
+    known = sorted(known)
+    close = nearest(str(key), known)
+    hint = f"did you mean {_join(path, close[0])}?" if close else f"known keys: {', '.join(known)}"
+    return UserError(f"{_join(path, key)}: no such key; {hint}")
 
 
 def _hints(target: Any) -> dict[str, Any]:

@@ -91,6 +91,13 @@ def _run(recipe: str, arguments: tuple[str, ...], cwd: Path, output: Path, envir
     importlib.import_module(f"recipes.{recipe}").main()
 
 
+def set_up(folder: Path, model: Any, tokenizer: Any) -> None:
+    """What these runs start from: a checkpoint in `model`, and the module that ends or spoils runs."""
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "saboteur.py").write_text(SABOTEUR)
+
+
 def timeless(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without what a clock measured."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

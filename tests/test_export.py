@@ -20,7 +20,7 @@ from rl.engines.local import add_lora
 from rl.errors import UserError
 from rl.export import export, find_weights, push, require_replaceable
 from tests.conftest import ARCHITECTURES, ROOT, run_recipe
-from tests.forked import SABOTEUR, start
+from tests.forked import set_up, start
 
 CPU = torch.device("cpu")
 
@@ -183,10 +183,7 @@ def test_an_adapter_on_tied_weights_is_refused_before_training_and_at_merge(
 def lora_run(tmp_path_factory, tiny_random_model) -> Path:
     """A finished LoRA run in `run`, from a model in `model`."""
     folder = tmp_path_factory.mktemp("export")
-    model, tokenizer = tiny_random_model()
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "saboteur.py").write_text(SABOTEUR)
+    set_up(folder, *tiny_random_model())
     process = start(
         "rl_basic", "model.path=model", "model.lora.rank=4", "+rewards.chance._target_=saboteur.chance", "data.train_size=8",
         "batch_size=2", "group_size=2", "max_tokens=8", "max_steps=2", "logger=none", "learning_rate=1e-2", "run_dir=run",

@@ -19,7 +19,7 @@ from rl import checkpoint, signals
 from rl.errors import NotFinite
 from rl.jsonl import read_jsonl
 from rl.run_directory import default_folder
-from tests.forked import CONTEXT, SABOTEUR, Forked, start, status, timeless
+from tests.forked import CONTEXT, Forked, set_up, start, status, timeless
 
 SETTINGS = (
     "model.path=model", "+rewards.chance._target_=saboteur.chance", "data.train_size=8", "data.test_size=2", "batch_size=2",
@@ -30,10 +30,7 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tiny_random_model) -> Path:
     folder = tmp_path_factory.mktemp("faults")
-    model, tokenizer = tiny_random_model()
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "saboteur.py").write_text(SABOTEUR)
+    set_up(folder, *tiny_random_model())
     return folder
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import SABOTEUR, Forked, start, status, timeless
+from tests.forked import Forked, set_up, start, status, timeless
 
 STEPS = 9  # 7 problems in batches of 2 are 3 steps an epoch: three epochs
 SETTINGS = (
@@ -25,10 +25,7 @@ SETTINGS = (
 def folder(tmp_path_factory, tiny_random_model) -> Path:
     """A folder with a small random model and the module that ends runs."""
     folder = tmp_path_factory.mktemp("resume")
-    model, tokenizer = tiny_random_model()
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    (folder / "saboteur.py").write_text(SABOTEUR)
+    set_up(folder, *tiny_random_model())
     return folder
 
 
