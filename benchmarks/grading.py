@@ -1,4 +1,4 @@
-"""Grading throughput beside math-verify's, in one run: `python -m benchmarks.grading`.
+"""Grading throughput beside math-verify's: `python -m benchmarks.grading [rounds]`.
 
 Plain-number answers, one process, one thread; then a batch of 2,048 completions with 1 % bombs on the worker pool.
 """
@@ -6,9 +6,11 @@ Plain-number answers, one process, one thread; then a batch of 2,048 completions
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable
 
+from benchmarks.harness import Contender, Figures, Ratio, compare, rounds_from
 from rewards.grading import Grader, Sample, split_thinking
 
 SPELLINGS = ("{}", "${}$", "\\${}", "{}円", "{} dollars", "{}\\text{{ apples}}", "{}.00", "{:,}")
@@ -22,12 +24,14 @@ BOMBS = (
 REASONING = "First 3 * 6 = 18 apples, then the rest is counted and added. " * 4
 
 
-def main() -> None:
-    ours = per_second(grade_with_ours, plain_answers(8192))
-    theirs = per_second(grade_with_math_verify, plain_answers(256))
-    print(
-        f"plain numbers, one thread: {ours:,.0f} a second; math-verify: {theirs:,.0f} a second; x {ours / theirs:.0f}"
-    )
+def main(rounds: int) -> None:
+    contenders = [
+        Contender("ours", {"answers": 8192}, lambda: per_second(grade_with_ours, plain_answers(8192))),
+        Contender(
+            "math_verify", {"answers": 256}, lambda: per_second(grade_with_math_verify, plain_answers(256))
+        ),
+    ]
+    compare("grading", contenders, [Ratio("answers_per_second", "ours", "math_verify", 20)], rounds)
     seconds, stopped = batch_with_bombs()
     print(f"2,048 completions, {stopped} bombs: {seconds:.2f} s, every other verdict right")
 
@@ -41,11 +45,11 @@ def plain_answers(count: int) -> list[tuple[str, str]]:
     ]
 
 
-def per_second(grade: Callable[[list[tuple[str, str]]], int], answers: list[tuple[str, str]]) -> float:
+def per_second(grade: Callable[[list[tuple[str, str]]], int], answers: list[tuple[str, str]]) -> Figures:
     grade(answers[: len(SPELLINGS)])  # imports and tables
     start = time.perf_counter()
     grade(answers)
-    return len(answers) / (time.perf_counter() - start)
+    return {"answers_per_second": len(answers) / (time.perf_counter() - start)}
 
 
 def grade_with_ours(answers: list[tuple[str, str]]) -> int:
@@ -78,4 +82,4 @@ def batch_with_bombs() -> tuple[float, int]:
 
 
 if __name__ == "__main__":
-    main()
+    main(rounds_from(sys.argv[1:]))

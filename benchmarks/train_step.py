@@ -1,55 +1,34 @@
-"""Seconds of each stage of a step, and the peak memory, of the main job on this machine.
+"""Where the time of a step goes, and the peak memory, of any main job: `python -m benchmarks.train_step [override ...]`.
 
-`python -m benchmarks.train_step [override ...]` runs `python -m recipes.rl_basic` three times with the given overrides and
-prints medians with the spread over all steps but the first two of each run, which still warm up.
+Runs `python -m recipes.rl_basic` once with the given overrides and prints one JSON object: medians with quartiles over
+all steps but the first two, which still warm up.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 
+from benchmarks.harness import machine, spread
 from rl.jsonl import read_jsonl
 
-RUNS = 3
-WARM_UP = 2
+STEPS, WARM_UP = 12, 2
 STAGES = ("time/sample", "time/score", "time/update", "time/step", "tokens_per_second")
 
 
 def main(overrides: list[str]) -> None:
-    """Prints one JSON object: the machine, the overrides, {min, median, max} of each stage, peak memory in MiB."""
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(RUNS):
-            run = Path(folder, str(number))
-            command = [
-                sys.executable,
-                "-m",
-                "recipes.rl_basic",
-                "max_steps=12",
-                "logger=none",
-                *overrides,
-                f"run_dir={run}",
-            ]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            rows += read_jsonl(run / "metrics.jsonl")[WARM_UP:]
-    stages = {name: [row[name] for row in rows] for name in STAGES}
-    result = {
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "python": platform.python_version(),
-        },
-        "overrides": overrides,
-        "steps": len(rows),
-        "stages": {name: {"min": min(v), "median": median(v), "max": max(v)} for name, v in stages.items()},
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
-    }
+        settings = [f"max_steps={STEPS}", "eval_every=0", "logger=none", *overrides, f"run_dir={folder}/run"]
+        command = [sys.executable, "-m", "recipes.rl_basic", *settings]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = read_jsonl(Path(folder, "run", "metrics.jsonl"))[WARM_UP:]
+    stages = {name: spread([row[name] for row in rows]) for name in STAGES}
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    result = {"machine": machine(), "overrides": overrides, "stages": stages, "peak_gib": peak}
     print(json.dumps(result, indent=1))
 
 

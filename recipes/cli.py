@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,15 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from recipes.sweep import print_sweep, record_failure
+from recipes.overrides import first_value, grid_size, parse_override, values_of, with_quotes
+from recipes.sweep import installable, jobs_at_once, missing_plugin, run_job, run_sweep
+from rl.engines.launch import rank, require_one_process
 from rl.errors import UserError, nearest
 from rl.run_directory import folder_name
 from rl.schema import known_keys, takes_any
@@ -72,11 +73,12 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
                 sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
             try:
                 sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
+                start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(
+                    _guarded(task)
+                )
+                start() if sweep is None else run_sweep(start, sweep)
             except UserError as error:
                 fail(str(error))
-            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(_guarded(task))()
-            if sweep is not None and (failed := print_sweep(sweep)):
-                raise SystemExit(f"{failed} of the sweep's jobs failed: see the train.log in their folders")
 
         main.__doc__ = run.__doc__
         return main
@@ -85,8 +87,9 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
 
 
 def fail(message: str) -> None:
-    """One line on stderr, exit code 2."""
-    print(f"error: {message}", file=sys.stderr)
+    """One line on stderr, exit code 2; of several processes of a launch the first one speaks."""
+    if rank() == 0:
+        print(f"error: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -94,14 +97,14 @@ def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
     """`task` with its errors answered here: Hydra would print its own frames, and stop at a sweep's first one."""
 
     def run(config: DictConfig) -> Any:
+        job = HydraConfig.get()
         try:
+            if job.mode == RunMode.MULTIRUN:
+                return run_job(lambda: task(config), job)
             return task(config)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except Exception as error:
-            job = HydraConfig.get()
-            if job.mode == RunMode.MULTIRUN:
-                return record_failure(Path(job.runtime.output_dir), error)
             if isinstance(error, UserError):
                 fail(str(error))
             traceback.print_exc()
@@ -150,16 +153,17 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     args = get_args_parser().parse_intermixed_args(arguments)
     if args.help or args.hydra_help or args.shell_completion or args.info or args.experimental_rerun:
         return arguments, None
-    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
+    typed, args.overrides = args.overrides, [with_quotes(text) for text in args.overrides]
     overrides = [parse_override(text) for text in args.overrides]
     keys = {override.key_or_group for override in overrides}
+    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
     if keys & {"model.path", "model.id"} and "model" not in keys:
         args.overrides.append("model=custom")
         overrides.append(parse_override("model=custom"))
     with _hydra(name, args.config_dir) as loader:
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
         config = _compose(
-            args.config_name or name, [_single(o) for o in overrides if groups[str(o.input_line)]]
+            args.config_name or name, [first_value(o) for o in overrides if groups[str(o.input_line)]]
         )
         tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
         known = known_keys(schema, tree)
@@ -168,8 +172,10 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
             if not groups[text] and not override.is_hydra_override():
                 text = _checked_key(override, text, tree, known)
             rewritten.append(text)
-        config = _compose(args.config_name or name, [_single(parse_override(text)) for text in rewritten])
+        config = _compose(args.config_name or name, [first_value(parse_override(text)) for text in rewritten])
     multirun = args.multirun or config.hydra.mode == RunMode.MULTIRUN
+    if multirun:
+        require_one_process("-m")
     swept = next((o for o in overrides if o.is_sweep_override()), None)
     if multirun and "run_dir" in keys:
         raise UserError(
@@ -179,12 +185,14 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         raise UserError(
             f"{swept.input_line}: several values make several runs: add -m; or give one value, or a list in brackets"
         )
-    checked = [a for a in arguments if a not in args.overrides] + rewritten
+    checked = [a for a in arguments if a not in typed] + rewritten
     if not multirun or args.cfg is not None:
         return checked, None
     # A job's folder is named by what the sweep varies, not by what all jobs share.
     shared = [o.key_or_group for o in overrides if not o.is_sweep_override() and not o.is_hydra_override()]
     checked.append(f"hydra.job.config.override_dirname.exclude_keys=[{','.join(shared)}]")
+    if config.hydra.runtime.choices["hydra/launcher"] == "joblib" and "hydra.launcher.n_jobs" not in keys:
+        checked.append(f"hydra.launcher.n_jobs={jobs_at_once(grid_size(config.hydra.sweeper, overrides))}")
     return checked, Path(config.hydra.sweep.dir)
 
 
@@ -203,21 +211,6 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         GlobalHydra.instance().clear()
 
 
-def parse_override(text: str) -> Override:
-    """One command-line override. Raises UserError with the quoting that Hydra's grammar wants."""
-    try:
-        return OverridesParser.create().parse_override(text)
-    except HydraException:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"{text}: expected key=value; e.g. max_tokens=256 (see --help)") from None
-        escaped = value.strip("'\"").replace("'", "\\'")
-        raise UserError(
-            f"{text}: this value needs quotes inside the shell's quotes: type \"{key}='{escaped}'\""
-            " (text with Japanese, braces, commas or backslashes is easier kept in a YAML file: --config-dir)"
-        ) from None
-
-
 def _group(override: Override, loader: ConfigLoader) -> bool:
     """Whether the override chooses a group's option; an unknown option is answered with the known ones."""
     key = override.key_or_group
@@ -227,7 +220,7 @@ def _group(override: Override, loader: ConfigLoader) -> bool:
     if last not in loader.list_groups(parent):
         return False
     options = loader.get_group_options(key)
-    for value in _values(override):
+    for value in values_of(override):
         if isinstance(value, list) and key != "logger":
             raise UserError(
                 f"{override.input_line}: expected one option; with -m, {key}=a,b makes a run of each"
@@ -237,27 +230,9 @@ def _group(override: Override, loader: ConfigLoader) -> bool:
                 known = ", ".join(sorted(options))
                 close = nearest(str(option), options)
                 hint = f"; did you mean {key}={close[0]}?" if close else ";"
-                extra = (
-                    f" (pip install 'tanka-rl[{option}]' adds launchers)" if key == "hydra/launcher" else ""
-                )
-                raise UserError(f"{override.input_line}: no such option{hint} options: {known}{extra}")
+                adds = installable(str(option), options) if key.startswith("hydra/") else ""
+                raise UserError(f"{override.input_line}: no such option{hint} options: {known}{adds}")
     return True
-
-
-def _values(override: Override) -> Iterable[Any]:
-    """The value, or each of a sweep's values."""
-    if override.is_sweep_override() and override.is_discrete_sweep():
-        return [v.strip("'\"") if isinstance(v, str) else v for v in override.sweep_string_iterator()]
-    return [override.value()]
-
-
-def _single(override: Override) -> str:
-    """The override as typed; of a sweep, its first value."""
-    if override.is_sweep_override():
-        if not override.is_discrete_sweep():
-            return f"{override.get_key_element()}=0"
-        return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
-    return str(override.input_line)
 
 
 def _checked_key(override: Override, text: str, tree: Mapping[str, Any], known: set[str]) -> str:
@@ -293,4 +268,4 @@ def _compose(name: str, overrides: list[str]) -> DictConfig:
     except UnicodeDecodeError as error:
         raise UserError(f"a config file is not UTF-8 text ({error}); save it as UTF-8") from None
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError) as error:
-        raise UserError(" ".join(str(error).split())) from None
+        raise UserError(missing_plugin(str(error)) or " ".join(str(error).split())) from None

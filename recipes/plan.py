@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,6 +19,7 @@ from rich.tree import Tree
 
 from recipes.cli import CONF, Composed, parse_override
 from rl.blueprint import Blueprint
+from rl.engines.trl import TrlEngineConfig
 from rl.problems import Peek, peek
 from rl.rollouts import Problem
 
@@ -28,8 +31,16 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
     peeked = peek(blueprint.data)
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    for part in (blueprint_tree(composed), prompt_view(blueprint, peeked), cost_table(blueprint, peeked)):
+    for part in (
+        blueprint_tree(composed),
+        prompt_view(blueprint, peeked, composed),
+        cost_table(blueprint, peeked),
+    ):
         console.print(part)
+    if isinstance(blueprint.engine, TrlEngineConfig):
+        overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
+        for name, command in blueprint.engine.commands(blueprint, overrides).items():
+            console.print(f"{name}: {command}", soft_wrap=True, highlight=False, markup=False)
 
 
 def blueprint_tree(composed: Composed) -> Tree:
@@ -77,7 +88,7 @@ def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str
             tree.add(f"{escape(str(name))}: {escape(shown)}{note}")
 
 
-def prompt_view(blueprint: Blueprint, peeked: Peek) -> Group:
+def prompt_view(blueprint: Blueprint, peeked: Peek, composed: Composed) -> Group:
     """The first problem as the model will see it; as messages when its tokenizer is not on this machine."""
     stand_in = Problem(
         "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
@@ -93,6 +104,10 @@ def prompt_view(blueprint: Blueprint, peeked: Peek) -> Group:
     else:
         from rl.run import open_renderer
 
+        if composed.job_dir is None:  # the process ends with this plan
+            # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
+            sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+            os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing
         tokenizer, renderer = open_renderer(model, blueprint.renderer)
         ids = renderer.prompt(messages)
         text = tokenizer.decode(ids)
@@ -109,6 +124,7 @@ def cost_table(blueprint: Blueprint, peeked: Peek) -> Table:
     )  # a smaller set is one smaller batch
     steps = blueprint.total_steps((peeked.rows or 0) // problems)
     rollouts = problems * blueprint.group_size
+    widest = blueprint.budget.first(blueprint.max_tokens)
     lines = {
         "train problems": f"{peeked.rows:,}" if peeked.rows is not None else "not known before the download",
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
@@ -116,10 +132,10 @@ def cost_table(blueprint: Blueprint, peeked: Peek) -> Table:
         if known
         else "epochs x problems / batch_size",
         "token ceiling": (
-            f"{steps:,} steps x {rollouts:,} rollouts x {blueprint.max_tokens:,} tokens"
-            f" = {steps * rollouts * blueprint.max_tokens:,} completion tokens"
+            f"{steps:,} steps x {rollouts:,} rollouts x {widest:,} tokens"
+            f" = {steps * rollouts * widest:,} completion tokens"
             if known
-            else f"{rollouts * blueprint.max_tokens:,} completion tokens a step"
+            else f"{rollouts * widest:,} completion tokens a step"
         ),
     }
     for name, value in lines.items():

@@ -1,4 +1,4 @@
-"""A run as one HTML page, with its pictures and numbers: `python -m recipes.report run=PATH language=ja`."""
+"""A run or a sweep as one HTML page, with its pictures and numbers: `python -m recipes.report run=PATH language=ja`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl.schema import build
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """run: the directory of a finished or a running run; language: of the page's words."""
+    """run: the directory of a run, or of a sweep's runs, finished or not; language: of the page's words."""
 
     run: str
     language: Literal["en", "ja"]
@@ -20,12 +20,15 @@ class ReportConfig:
 
 @recipe("report", ReportConfig)
 def main(composed: Composed) -> None:
-    """Writes report.html, metrics.csv and report/*.png into the run directory."""
+    """Writes report.html, a CSV and report/*.png into the directory."""
     from rl.report import write_report
+    from rl.sweep import is_sweep
+    from rl.sweep_report import write_sweep_report
 
     config: ReportConfig = build(ReportConfig, composed.tree)
-    page = write_report(Path(config.run).expanduser().absolute(), config.language)
-    print(f"report: {page}")
+    folder = Path(config.run).expanduser().absolute()
+    write = write_sweep_report if is_sweep(folder) else write_report
+    print(f"report: {write(folder, config.language)}")
 
 
 if __name__ == "__main__":

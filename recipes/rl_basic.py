@@ -12,43 +12,54 @@ from recipes.cli import Composed, recipe
 from rl import signals
 from rl.blueprint import Blueprint, blueprint_from
 from rl.console import log_handler, summary_table
-from rl.engines.local import resolve_device
+from rl.engines.launch import rank
 from rl.errors import UserError
 from rl.hub import require_model
 from rl.jsonl import read_jsonl
 from rl.problems import ProblemSet, load
 from rl.run_directory import RunDirectory, default_folder, disk_errors, finished_run, open_directory
+from rl.summary import last_mean
 
 log = logging.getLogger("tanka")
 
 
 @recipe("rl_basic", Blueprint)
-def main(composed: Composed) -> None:
-    """Compose, read the data, train, report. Torch is imported last, so that a mistake is answered at once."""
+def main(composed: Composed) -> float | None:
+    """Compose, read the data, train, report. Torch is imported last, so that a mistake is answered at once.
+
+    Returns what a sweeper maximises.
+    """
     blueprint = blueprint_from(composed.tree)
     if blueprint.plan:
         from recipes.plan import print_plan
 
-        return print_plan(blueprint, composed)
+        print_plan(blueprint, composed)
+        return None
     wanted = composed.job_dir if blueprint.run_dir is None else blueprint.run_dir
     place = disk_errors(f"run_dir={blueprint.run_dir or 'null'}", wanted or "runs")
     if wanted is not None and blueprint.resume and (done := finished_run(wanted, composed.tree)):
+        if rank() > 0:
+            return None
         print(f"{done.path} is finished, step {done.step}; a larger max_steps trains on")
         with place:
             return print_results(done)
+    blueprint.engine.check(blueprint)
+    if rank() > 0:
+        help_rank_0(blueprint)
+        return None
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
-    if blueprint.device not in ("auto", "cpu"):
-        resolve_device(blueprint.device)
     problems = load(blueprint.data, blueprint.seed)
     try:
         with signals.handled(), place:
-            run(blueprint, problems, composed, wanted)
+            return run(blueprint, problems, composed, wanted)
     except signals.Interrupted as interrupt:
         raise SystemExit(interrupt.exit_code) from None
 
 
-def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: str | Path | None) -> None:
+def run(
+    blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: str | Path | None
+) -> float | None:
     """Trains what is left of the run in its directory, prints what it changed and where its report is."""
     directory = open_directory(
         wanted=wanted,
@@ -66,11 +77,22 @@ def run(blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: 
         record_data(directory, problems)
         with open_run(blueprint, problems, directory, composed.tree) as opened:
             train(opened)
-        print_results(directory)
+        return print_results(directory)
 
 
-def print_results(directory: RunDirectory) -> None:
-    """First step against last ones, and where the weights and the report are."""
+def help_rank_0(blueprint: Blueprint) -> None:
+    """What a launch's other processes do: the data, the run directory and the terminal are rank 0's."""
+    from rl.run import follow
+
+    with signals.handled():
+        follow(blueprint)
+
+
+def print_results(directory: RunDirectory) -> float | None:
+    """First step against last ones, and where the weights and the report are.
+
+    Returns the last steps' mean of frac_all_good: the outcome of a run, into which no reward's weight enters.
+    """
     import rich
 
     from rl.report import write_report
@@ -81,6 +103,7 @@ def print_results(directory: RunDirectory) -> None:
         console.print(summary_table(rows))
     report = write_report(directory.path) if rows else "none: metrics.jsonl holds no step"
     console.print(f"weights: {directory.final}", f"report:  {report}", sep="\n", soft_wrap=True)
+    return last_mean(rows, "frac_all_good")
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
@@ -20,13 +19,13 @@ from recipes.cli import Composed, recipe
 from rewards.thinking_language import script_share
 from rl.blueprint import Blueprint, blueprint_from
 from rl.boxes import split_boxes
+from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.export import find_weights
-from rl.hub import first_line
-from rl.model_card import run_of
-from rl.policies import SIDES, Policies, load_policies
+from rl.policies import SIDES, Policies, load_policies, read_config
 from rl.problems import load
 from rl.rollouts import Problem, Rollout
+from rl.run import open_renderer
 from rl.schema import build
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
@@ -70,38 +69,20 @@ def main(composed: Composed) -> None:
     """Answers the prompts with both models and prints thinking, answer, length and verdict of each."""
     config: SampleConfig = build(SampleConfig, composed.tree)
     weights = find_weights(config.run, "run")
-    blueprint = blueprint_of(weights)
+    blueprint = blueprint_from(read_config(weights))
     batches = [problems_of(config, blueprint)] if not config.interactive else None
-    policies = load_policies(blueprint, weights, config.device)
+    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    policies = load_policies(blueprint.model, renderer, weights, config.device)
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     try:
         for problems in batches or typed(console):
-            answers = answer(config, policies, problems)
+            answers = answer(config, blueprint, policies, problems)
             for base, trained in zip(*answers.values(), strict=True):
                 console.print(side_by_side(base, trained))
             if len(problems) > 1:
                 console.print(totals(answers))
     finally:
         blueprint.rewards.close()
-
-
-def blueprint_of(weights: Path) -> Blueprint:
-    """The blueprint of the run that `weights` lie in: its model, data set, chat format, grading and budget."""
-    run = run_of(weights)
-    if run is None:
-        raise UserError(
-            f"run={weights}: lies in no run directory; expected one with config.yaml, such as runs/rl_basic/..."
-        )
-    path = run / "config.yaml"
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({first_line(error)}); give another run, run=PATH") from None
-    if not isinstance(tree, dict):
-        raise UserError(
-            f"{path}: holds no blueprint; expected the config that a run writes; give another run, run=PATH"
-        )
-    return blueprint_from(tree)
 
 
 def problems_of(config: SampleConfig, blueprint: Blueprint) -> Sequence[Problem]:
@@ -157,13 +138,19 @@ def typed(console: Console) -> Iterator[list[Problem]]:
         yield [question(line.strip())]
 
 
-def answer(config: SampleConfig, policies: Policies, problems: Sequence[Problem]) -> dict[str, list[Rollout]]:
-    """Both sides' rollouts; graded where the right answers are known."""
-    budget = config.max_tokens or policies.blueprint.max_tokens
-    answers = policies.answer(problems, budget, config.temperature, config.seed)
+def answer(
+    config: SampleConfig, blueprint: Blueprint, policies: Policies, problems: Sequence[Problem]
+) -> dict[str, list[Rollout]]:
+    """One rollout of each problem for each side; graded where the right answers are known."""
+    budget, renderer = config.max_tokens or blueprint.max_tokens, policies.renderer
+    params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)
+    prompts = [renderer.prompt(blueprint.data.messages(problem)) for problem in problems]
+    answers = {
+        side: policies.sample(side, problems, prompts, 1, params).at(budget, renderer) for side in SIDES
+    }
     if all(problem.answer for problem in problems):
         for rollouts in answers.values():
-            policies.blueprint.rewards.score(rollouts)
+            blueprint.rewards.score(rollouts, watch=False)
     return answers
 
 

@@ -1,12 +1,53 @@
-"""What a multirun leaves: one status for each job, one table, and the number of jobs that failed."""
+"""A multirun around its jobs: where each one's output goes, what a failed one leaves, the table and the report at the end."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import traceback
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
 
 from rl.errors import UserError, reason_of
 from rl.run_directory import RunDirectory
+
+# Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that brings it.
+PLUGINS = {
+    "joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray", "optuna": "optuna",
+}  # fmt: skip
+
+
+def run_sweep(start: Callable[[], Any], folder: Path) -> None:
+    """Starts the jobs; whatever becomes of them, prints one line for each and writes the sweep's report.
+
+    Exit code 1 unless all of them finished.
+    """
+    try:
+        start()
+    finally:
+        unfinished = print_sweep(folder)
+    if unfinished:
+        raise SystemExit(
+            f"{unfinished} of the sweep's jobs did not finish: see the train.log in their folders"
+        )
+
+
+def run_job(start: Callable[[], Any], hydra: HydraConf) -> Any:
+    """What a job returns; None for one that failed: its error goes into its own folder, and the others run on.
+
+    The output of a job that runs beside others goes to logs/ in the sweep's folder, with a line here when it starts and
+    when it ends. hydra: the `hydra` node of the job's config.
+    """
+    folder = Path(hydra.runtime.output_dir)
+    alone = hydra.launcher._target_.endswith(".BasicLauncher")
+    try:
+        with contextlib.nullcontext() if alone else _own_console(folder):
+            return start()
+    except Exception as error:
+        record_failure(folder, error)
 
 
 def record_failure(folder: Path, error: Exception) -> None:
@@ -19,29 +60,72 @@ def record_failure(folder: Path, error: Exception) -> None:
         file.write("\n")
 
 
+@contextlib.contextmanager
+def _own_console(folder: Path) -> Iterator[None]:
+    path = folder.parent / "logs" / f"{folder.name}.log"  # a run finds its own folder empty
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{folder.name}: started; its output: {path}", flush=True)
+    try:
+        with (
+            path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1) as file,
+            contextlib.redirect_stdout(file),
+            contextlib.redirect_stderr(file),
+        ):
+            yield
+    except Exception as error:
+        print(f"{folder.name}: failed: {reason_of(error)}", flush=True)
+        raise
+    print(f"{folder.name}: finished", flush=True)
+
+
 def print_sweep(folder: Path) -> int:
-    """Prints one line a job; returns how many failed."""
+    """Prints one line a job, and where the sweep's report is; returns how many jobs did not finish."""
     import rich
     from rich.table import Table
 
-    from rl.jsonl import read_jsonl
-    from rl.summary import LAST_STEPS
+    from rl.summary import last_mean
+    from rl.sweep import read_sweep
+    from rl.sweep_report import write_sweep_report
 
+    jobs = read_sweep(folder)
+    if not jobs:  # plan=true
+        return 0
     table = Table(title=f"sweep {folder}", title_justify="left")
-    for column, side in (("job", "left"), ("state", "left"), ("steps", "right"), ("reward_total", "right"), ("frac_truncated", "right")):  # fmt: skip
-        table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
-    files = sorted(folder.glob("*/status.json"), key=lambda file: file.stat().st_ctime)
-    failed = 0
-    for file in files:
-        status = {"state": "unreadable", "step": 0, "reason": "", **RunDirectory(file.parent).read_status()}
-        rows = read_jsonl(file.parent / "metrics.jsonl")[-LAST_STEPS:]
-        means = [
-            f"{sum(r[n] for r in rows) / len(rows):.3f}" if rows else ""
-            for n in ("reward_total", "frac_truncated")
-        ]
-        failed += status["state"] != "finished"
-        state = status["state"] if status["state"] == "finished" else f"{status['state']}: {status['reason']}"
-        table.add_row(file.parent.name, state, str(status["step"]), *means)
-    if files:  # none after plan=true
-        rich.print(table)
-    return failed
+    for column in ("job", "state"):
+        table.add_column(column, overflow="fold")
+    for column in ("steps", "reward_total", "frac_truncated"):
+        table.add_column(column, justify="right")
+    for job in jobs:
+        means = [last_mean(job.metrics, name) for name in ("reward_total", "frac_truncated")]
+        state = f"{job.state}: {job.reason}" if job.reason else job.state
+        cells = ["" if mean is None else f"{mean:.3f}" for mean in means]
+        table.add_row(job.name, state, str(job.step), *cells)
+    console = rich.get_console()
+    console.print(table)
+    console.print(f"report: {write_sweep_report(folder)}", soft_wrap=True, highlight=False)
+    return sum(job.state != "finished" for job in jobs)
+
+
+def jobs_at_once(jobs: int) -> int:
+    """How many of a sweep's jobs joblib runs beside each other: it shares the cores among so many, all of them."""
+    import joblib
+
+    return max(1, min(jobs, joblib.cpu_count()))
+
+
+def missing_plugin(message: str) -> str | None:
+    """The answer to Hydra's message that it lacks a launcher or sweeper which an extra of ours brings."""
+    found = re.search(r"'hydra/(?:launcher|sweeper)/(\w+)'", message)
+    return (
+        f"{found[1]} is not installed; type {_install(found[1])}" if found and found[1] in PLUGINS else None
+    )
+
+
+def installable(option: str, options: Collection[str]) -> str:
+    """How to get the launcher or sweeper that an unknown option means; "" when none of our extras brings it."""
+    meant = [plugin for plugin in PLUGINS if plugin.startswith(option) and plugin not in options]
+    return f" ({_install(meant[0])} adds {meant[0]})" if meant else ""
+
+
+def _install(plugin: str) -> str:
+    return f"pip install 'tanka-rl[{PLUGINS[plugin]}]'"

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.reward_set import FunctionReward, RewardSet
+from rl.budget import BudgetSchedule
 from rl.engines.base import EngineConfig, OptimizerConfig, SamplingConfig
 from rl.errors import UserError
 from rl.loggers import Logger
@@ -94,6 +95,7 @@ class Blueprint:
     renderer: RendererConfig
     rewards: RewardSet
     loss: PolicyLoss
+    budget: BudgetSchedule
     engine: EngineConfig
     logger: dict[str, Logger]
     optimizer: OptimizerConfig
@@ -106,12 +108,16 @@ class Blueprint:
     temperature: float
     max_steps: int | None
     epochs: int
+    curriculum: Literal["none", "difficulty"]
     eval_every: int
     eval_problems: int
+    eval_completions: int
+    eval_temperature: float
     save_every: int
     keep_last: int
     keep_best: str | None
     max_nonfinite_steps: int
+    preflight: Literal["warn", "fail", "off"]
     samples_per_step: int
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
@@ -137,6 +143,16 @@ class Blueprint:
         require(self.epochs >= 1, "epochs", self.epochs, "a positive integer", 1)
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
         require(self.eval_problems >= 1, "eval_problems", self.eval_problems, "a positive integer", 64)
+        require(
+            self.eval_completions >= 1, "eval_completions", self.eval_completions, "a positive integer", 1
+        )
+        require(
+            self.eval_temperature == 0 or 1e-6 <= self.eval_temperature <= 1e6,
+            "eval_temperature",
+            self.eval_temperature,
+            "0 (greedy) or a positive number",
+            0,
+        )
         require(
             self.save_every >= 0,
             "save_every",

@@ -10,6 +10,10 @@ class UserError(Exception):
     """Bad input. The message says what was given, what was expected, and what to type instead."""
 
 
+class Stopped(UserError):
+    """The run cannot go on, but its weights are whole: they are saved before it ends."""
+
+
 class NotFinite(UserError):
     """A number from outside, such as a reward, is NaN or infinite: one such step may be skipped."""
 

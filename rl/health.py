@@ -22,6 +22,9 @@ OUTLIER = 10.0  # times the median gradient norm; or the ratio of the learner's 
 MEMORY = 50  # steps whose gradient norms make the median
 ENOUGH = 10  # steps after which that median means something
 
+CUT = 0.9  # of a step's completions: above it the budget leaves little to learn from
+CUT_STEPS = 20  # such steps in a row after which it is said, and said again
+
 
 class Health:
     """Watches the steps of the run in `run_dir`, of which `done` are trained."""
@@ -32,6 +35,9 @@ class Health:
         rows = read_jsonl(run_dir / "metrics.jsonl", done)
         self.in_a_row = len(list(takewhile(lambda row: row.get("nonfinite"), reversed(rows))))
         self.grad_norms = deque((row["grad_norm"] for row in rows if row.get("grad_norm")), maxlen=MEMORY)
+        self.cut_in_a_row = len(
+            list(takewhile(lambda row: row.get("frac_truncated", 0.0) > CUT, reversed(rows)))
+        )
 
     def metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """`nonfinite`: 1 when the step's reward, loss or gradient was not a finite number, else 0."""
@@ -49,6 +55,7 @@ class Health:
 
         Raises UserError after `max_nonfinite_steps` such steps in a row.
         """
+        self._log_truncation(step, metrics)
         if not metrics["nonfinite"]:
             self.in_a_row = 0
             self._log_outliers(step, metrics)
@@ -69,6 +76,17 @@ class Health:
                 f"max_nonfinite_steps={self.limit}: {self.in_a_row} steps in a row were not finite ({values}); the rows are"
                 f" in {self.file}; the weights are those of the last good step; try {cause}"
             )
+
+    def _log_truncation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Every CUT_STEPS steps in a row that cut nearly everything, the numbers of the last one."""
+        self.cut_in_a_row = self.cut_in_a_row + 1 if metrics["frac_truncated"] > CUT else 0
+        if self.cut_in_a_row and self.cut_in_a_row % CUT_STEPS == 0:
+            log.warning(
+                "step %d: %d steps in a row had more than %.0f %% of their completions cut (now %.0f %% at %d tokens,"
+                " reward_total %.3f); a larger max_tokens, or one of the remedies in preflight.json, leaves more to learn from",
+                step, self.cut_in_a_row, 100 * CUT, 100 * metrics["frac_truncated"], metrics["budget"],
+                metrics["reward_total"],
+            )  # fmt: skip
 
     def _log_outliers(self, step: int, metrics: Mapping[str, float]) -> None:
         usual = median(self.grad_norms) if len(self.grad_norms) >= ENOUGH else math.inf

@@ -59,16 +59,21 @@ class Logger:
     def samples(self, step: int, rows: Sequence[Sample]) -> None:
         """Some of the step's rollouts, graded; each row is one line of samples.jsonl without its step."""
 
+    def evaluation(self, step: int, row: Mapping[str, Any]) -> None:
+        """What the policy that enters `step` earned on the test problems; one line of evaluations.jsonl."""
+
     def close(self, exit_code: int) -> None:
         """Called once, last; not called when `open` failed."""
 
 
 class JSONL(Logger):
-    """`metrics.jsonl` (strict JSON, one object a step) and `samples.jsonl` (one a sample) of the run."""
+    """Strict JSON: `metrics.jsonl` (one object a step), `samples.jsonl`, `evaluations.jsonl` (one an evaluation)."""
 
     def open(self, run: RunInfo) -> None:
-        self.metrics_file = continue_jsonl(run.run_dir / "metrics.jsonl", run.resumed_from)
-        self.samples_file = continue_jsonl(run.run_dir / "samples.jsonl", run.resumed_from)
+        self.metrics_file, self.samples_file, self.evaluations_file = (
+            continue_jsonl(run.run_dir / name, run.resumed_from)
+            for name in ("metrics.jsonl", "samples.jsonl", "evaluations.jsonl")
+        )
 
     def log(self, step: int, metrics: Metrics) -> None:
         write_row(self.metrics_file, {"step": step, **metrics})
@@ -79,9 +84,13 @@ class JSONL(Logger):
             write_row(self.samples_file, {"step": step, **row})
         self.samples_file.flush()
 
+    def evaluation(self, step: int, row: Mapping[str, Any]) -> None:
+        write_row(self.evaluations_file, {"step": step, **row})
+        self.evaluations_file.flush()
+
     def close(self, exit_code: int) -> None:
-        self.metrics_file.close()
-        self.samples_file.close()
+        for file in (self.metrics_file, self.samples_file, self.evaluations_file):
+            file.close()
 
 
 @dataclass
@@ -125,6 +134,7 @@ class WandB(Logger):
     def open(self, run: RunInfo) -> None:
         import wandb
 
+        self.run_dir = run.run_dir
         wandb.setup(settings=wandb.Settings(silent=True))
         mode = os.environ.get("WANDB_MODE", "online") if self.mode == "auto" else self.mode
         why = "as asked"
@@ -168,7 +178,14 @@ class WandB(Logger):
         self.run.log({**metrics, "step": step})
 
     def close(self, exit_code: int) -> None:
-        self.run.finish(exit_code=exit_code)
+        """A run that finished leaves its pictures and samples too."""
+        from rl.wandb_media import run_media
+
+        try:
+            if exit_code == 0 and not self.run.disabled:
+                self.run.log(run_media(self.run_dir))
+        finally:
+            self.run.finish(exit_code=exit_code)
 
 
 class Loggers(Logger):
@@ -192,6 +209,11 @@ class Loggers(Logger):
         self.record.samples(step, rows)
         for worker in self.workers:
             worker.send("samples", step, list(rows))
+
+    def evaluation(self, step: int, row: Mapping[str, Any]) -> None:
+        self.record.evaluation(step, row)
+        for worker in self.workers:
+            worker.send("evaluation", step, dict(row))
 
     def close(self, exit_code: int) -> None:
         """Waits for each logger at most its `close_seconds`, all counted from now."""

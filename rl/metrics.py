@@ -10,6 +10,7 @@
 | `entropy_exact` | mean entropy of the distributions sampled from, nats; where the loss asks for it |
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions that hit the budget, by the sampler's word |
+| `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` allows at this step |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, by its share of the completion's characters |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
@@ -21,6 +22,9 @@
 | `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or a number that is not finite), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
+| `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
+| `dropped_groups` | problems of the step whose completions could not be had (engine=tinker) |
+| `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where it is known (engine=tinker) |
 | `tokens_per_second` | completion tokens over the wall time of sampling |
 | `time/*` | seconds of each stage |
 """
@@ -98,6 +102,12 @@ def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]
         "ratio/max": stats.ratio_max,
         "ratio/min": stats.ratio_min,
     }
+
+
+def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
+    """How old, in updates, the policy was that sampled the rollouts which `step` learns from."""
+    lags = [step - 1 - r.version for r in rollouts]
+    return {"lag/mean": fmean(lags), "lag/max": max(lags)}
 
 
 def thinking_tokens(rollout: Rollout) -> float:

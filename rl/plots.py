@@ -1,103 +1,86 @@
-"""The pictures of a run: curves, group outcomes, reasons for a zero.
-
-Readable by a color-blind person, in dark and light, in English and Japanese. matplotlib's global settings are
-left alone.
-"""
+"""The pictures of a run: curves, group outcomes, reasons for a zero."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rl.summary import MAIN_METRICS, Rows, series
+from rl.plot_style import Colors, Labels, Themed, save_themed
+from rl.summary import MAIN_METRICS, Rows, measured, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Labels = Mapping[str, str]  # what to write beside or instead of a name: one language of rl/labels.py
-
 SHARES = {"reward_total", "reward_correct", "reward_format", "frac_all_good", "frac_truncated"}
+# Metric -> its name in evaluations.jsonl, where it has an interval.
+EVALUATED = {
+    "reward_total": "reward",
+    "reward_correct": "accuracy",
+    "reward_format": "format",
+    "frac_truncated": "truncated",
+    "tokens/mean": "tokens",
+}
 OUTCOMES = ("by_group/frac_all_good", "by_group/frac_mixed", "by_group/frac_all_bad")
 
-# Okabe and Ito's palette ("Color Universal Design", 2008), for each theme in an order in which the colors
-# stand out from the paper and neighbors in a stack differ in lightness too.
-THEMES = {
-    "light": {
-        "ink": "#1f2328",
-        "paper": "#ffffff",
-        "grid": "#d8dee4",
-        "series": "#0072B2 #E69F00 #D55E00 #56B4E9 #CC79A7 #009E73 #8c959f #000000",
-    },
-    "dark": {
-        "ink": "#e6edf3",
-        "paper": "#0d1117",
-        "grid": "#30363d",
-        "series": "#56B4E9 #E69F00 #D55E00 #0072B2 #CC79A7 #009E73 #8c959f #F0E442",
-    },
-}
 
-
-def save_plots(rows: Rows, folder: Path, labels: Labels) -> dict[str, dict[str, Path]]:
-    """Draws every picture the rows of metrics.jsonl have numbers for.
+def save_plots(rows: Rows, evaluations: Rows, folder: Path, labels: Labels) -> dict[str, Themed]:
+    """Draws every picture the rows of metrics.jsonl and evaluations.jsonl have numbers for.
 
     Returns {"curves" | "groups" | "reasons": {"light" | "dark": PNG}}.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures: dict[str, dict[str, Path]] = {}
-    for name, draw in PICTURES.items():
-        for theme in THEMES:
-            path = folder / f"{name}-{theme}.png"
-            with _style(theme) as colors:
-                figure = draw(rows, colors, labels)
-                if figure is not None:
-                    figure.savefig(path, dpi=144, metadata={"Software": None})
-                    pictures.setdefault(name, {})[theme] = path
-    return pictures
+    draws = pictures(rows, evaluations, labels)
+    saved = {name: save_themed(folder, name, draw) for name, draw in draws.items()}
+    return {name: files for name, files in saved.items() if files}
 
 
-def draw_curves(rows: Rows, colors: Sequence[str], labels: Labels) -> Figure:
-    """Eight small curves, in the order in which a run is judged."""
+def pictures(rows: Rows, evaluations: Rows, labels: Labels) -> dict[str, Callable[[Colors], Figure | None]]:
+    """How each picture of a run is drawn; to be called inside `plot_style.style`."""
+    return {
+        "curves": partial(draw_curves, rows, evaluations, labels=labels),
+        "groups": partial(draw_groups, rows, labels=labels),
+        "reasons": partial(draw_reasons, rows, labels=labels),
+    }
+
+
+def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, labels: Labels) -> Figure:
+    """Eight small curves, in the order in which a run is judged, with what the test problems said."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     for axes, name in zip(figure.subplots(2, 4).flat, MAIN_METRICS, strict=True):
         _curve(axes, rows, name, colors, labels)
+        _evaluated(axes, rows, evaluations, name, colors[2], labels)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best", frameon=False, fontsize=8)
     return figure
 
 
-def draw_groups(rows: Rows, colors: Sequence[str], labels: Labels) -> Figure | None:
+def draw_groups(rows: Rows, colors: Colors, labels: Labels) -> Figure | None:
     """Shares of groups all good, mixed, all bad: only the mixed ones teach a group-relative loss anything."""
     return _stack(rows, OUTCOMES, colors, labels)
 
 
-def draw_reasons(rows: Rows, colors: Sequence[str], labels: Labels) -> Figure | None:
+def draw_reasons(rows: Rows, colors: Colors, labels: Labels) -> Figure | None:
     """Shares of rollouts that scored 0 by reason; reasons that never occur are left out."""
     reasons = [name for name in rows[0] if name.startswith("grade/") and name != "grade/correct"]
     names = [name for name in reasons if any(series(rows, name)[1])]
     return _stack(rows, names, colors, labels)
 
 
-PICTURES = {"curves": draw_curves, "groups": draw_groups, "reasons": draw_reasons}
-
-
-def _curve(axes: Axes, rows: Rows, name: str, colors: Sequence[str], labels: Labels) -> None:
-    """One metric over the steps, and its evaluation; the lengths also with their median to 90 % band."""
+def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, labels: Labels) -> None:
+    """One metric over the steps; the lengths also with their median to 90 % band and the budget in force."""
     steps, values = series(rows, name)
     axes.plot(steps, values, color=colors[0], linewidth=1.8, marker="o" if len(steps) == 1 else "")
     if name == "tokens/mean":
         steps, p50 = series(rows, "tokens/p50")
         _, p90 = series(rows, "tokens/p90")
         axes.fill_between(steps, p50, p90, color=colors[1], alpha=0.3, linewidth=0, label=labels["band"])
-    steps, evaluated = series(rows, f"eval/{name}")
-    if evaluated:
-        axes.plot(steps, evaluated, "s--", color=colors[2], markersize=4, label=labels["eval"])
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", frameon=False, fontsize=8)
+        steps, budget = series(rows, "budget")
+        if budget:
+            axes.plot(steps, budget, ":", color=colors[5], drawstyle="steps-mid", label=labels["budget"])
     if name in SHARES:
         axes.set_ylim(min([0, *values]) - 0.02, max([1, *values]) + 0.02)
     if name == "learning_rate":
@@ -109,7 +92,20 @@ def _curve(axes: Axes, rows: Rows, name: str, colors: Sequence[str], labels: Lab
     axes.locator_params(axis="x", integer=True)
 
 
-def _stack(rows: Rows, names: Sequence[str], colors: Sequence[str], labels: Labels) -> Figure | None:
+def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str, labels: Labels) -> None:
+    """What the test problems said of one metric, with its 95 % intervals where it was measured with them."""
+    points = [(row["step"], measured(row, EVALUATED.get(name, ""))) for row in evaluations]
+    known = [(step, estimate) for step, estimate in points if estimate is not None]
+    if known:
+        steps, values = [step for step, _ in known], [estimate.value for _, estimate in known]
+        axes.vlines(steps, [e.low for _, e in known], [e.high for _, e in known], color=color, linewidth=1.2)
+    else:
+        steps, values = series(rows, f"eval/{name}")
+    if values:
+        axes.plot(steps, values, "s--", color=color, markersize=4, linewidth=1.2, label=labels["eval"])
+
+
+def _stack(rows: Rows, names: Sequence[str], colors: Colors, labels: Labels) -> Figure | None:
     from matplotlib.figure import Figure
 
     complete = [row for row in rows if all(row.get(name) is not None for name in names)]
@@ -130,43 +126,3 @@ def _stack(rows: Rows, names: Sequence[str], colors: Sequence[str], labels: Labe
     axes.locator_params(axis="x", integer=True)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, reverse=True)
     return figure
-
-
-@contextmanager
-def _style(theme: str) -> Iterator[list[str]]:
-    """matplotlib's settings for one theme while a figure is drawn and saved; gives the series' colors."""
-    import matplotlib
-
-    _add_japanese_font()
-    ink, paper, grid = (THEMES[theme][part] for part in ("ink", "paper", "grid"))
-    settings: dict[Any, Any] = {
-        "font.family": ["DejaVu Sans", "IPAexGothic"],  # the second where the first lacks a glyph
-        "figure.facecolor": paper,
-        "savefig.facecolor": paper,
-        "axes.facecolor": paper,
-        "axes.edgecolor": grid,
-        "axes.labelcolor": ink,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "grid.color": grid,
-        "grid.linewidth": 0.6,
-        "text.color": ink,
-        "xtick.color": ink,
-        "ytick.color": ink,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-    }
-    with matplotlib.rc_context(settings):
-        yield THEMES[theme]["series"].split()
-
-
-@functools.cache
-def _add_japanese_font() -> None:
-    """Makes IPAexGothic known; importing its package would set it for every figure in the process."""
-    from matplotlib import font_manager
-
-    spec = importlib.util.find_spec("matplotlib_fontja")
-    assert spec and spec.origin, "matplotlib-fontja is a dependency of this project"
-    font_manager.fontManager.addfont(Path(spec.origin).parent / "fonts" / "ipaexg.ttf")

@@ -1,4 +1,4 @@
-"""A run's base model and its trained weights, side by side: the same prompts, budget and random numbers for both."""
+"""The models that answer the same prompts with the same random numbers: a base, and what was trained from it."""
 
 from __future__ import annotations
 
@@ -9,72 +9,106 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from renderers.base import Renderer, require_fingerprint
-from rl.blueprint import Blueprint
+from rl.blueprint import ModelConfig
 from rl.engines.base import SamplingParams
+from rl.errors import UserError
+from rl.evaluation import Sampled
 from rl.export import is_adapter
-from rl.rollouts import Problem, Rollout
+from rl.hub import first_line
+from rl.model_card import run_of
+from rl.rollouts import Problem
 
 SIDES = ("base", "trained")
 
 
 @dataclass(frozen=True)
 class Policies:
-    """Both policies of a run. An adapter needs one model in memory, a full fine-tune two."""
+    """`base`, and `trained` where there are trained weights. An adapter needs one model in memory, full weights two."""
 
-    blueprint: Blueprint
     renderer: Renderer
     models: dict[str, Any]  # by side: the model, and what to enter around its use
     contexts: dict[str, Callable[[], Any]]
 
-    def answer(
-        self, problems: Sequence[Problem], max_tokens: int, temperature: float, seed: int
-    ) -> dict[str, list[Rollout]]:
-        """One rollout of each problem for each side."""
+    def sample(
+        self,
+        side: str,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        n: int,
+        params: SamplingParams,
+    ) -> Sampled:
+        """n completions of each problem's prompt by one side."""
         from rl.engines.local import default_kv_gb
         from rl.engines.sampler import sample
 
-        params = SamplingParams(max_tokens, temperature, self.renderer.stop_ids, seed)
-        prompts = [self.renderer.prompt(self.blueprint.data.messages(problem)) for problem in problems]
-        answers = {}
-        for side in SIDES:
-            model = self.models[side]
-            with self.contexts[side]():
-                sampled = sample(model, prompts, 1, params, default_kv_gb(model.device) * 2**30)
-            completions = [self.renderer.cut(group[0]) for group in sampled]
-            answers[side] = [
-                Rollout(problem, i, prompt, completion, self.renderer.parse(completion))
-                for i, (problem, prompt, completion) in enumerate(
-                    zip(problems, prompts, completions, strict=True)
-                )
-            ]
-        return answers
+        model = self.models[side]
+        with self.contexts[side]():
+            completions = sample(model, prompts, n, params, default_kv_gb(model.device) * 2**30)
+        return Sampled(problems, prompts, completions)
 
 
-def load_policies(blueprint: Blueprint, weights: Path, device: str) -> Policies:
-    """Base and trained models. Raises UserError for another base, another chat format, or weights that cannot be read."""
+def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+    """The base `model`, and what was trained from it: an adapter or full weights in the folder `weights`.
+
+    Raises UserError for another base, another chat format, or weights that cannot be read.
+    """
     import torch
 
     from rl.adapters import load_adapter
-    from rl.engines.local import LocalEngineConfig, load_model, resolve_device
-    from rl.run import open_renderer
+    from rl.engines.local import read_model, resolve_device
     from rl.saving import RENDERER
 
-    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    if (weights / RENDERER).is_file():
+    if weights is not None and (weights / RENDERER).is_file():
         require_fingerprint(renderer, (weights / RENDERER).read_text(encoding="utf-8"), str(weights))
     where = torch.device(resolve_device(device))
-    if is_adapter(weights):
+    if weights is not None and is_adapter(weights):
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-        adapted = load_adapter(weights, blueprint.model.source, where, dtype)
-        model = adapted.get_base_model()
+        adapted = load_adapter(weights, model.source, where, dtype)
+        base = adapted.get_base_model()
         return Policies(
-            blueprint,
             renderer,
-            models={"base": model, "trained": model},
+            models=dict.fromkeys(SIDES, base),
             contexts={"base": adapted.disable_adapter, "trained": nullcontext},
         )
-    spec = dataclasses.replace(blueprint.model, lora=None)
-    specs = {"base": spec, "trained": dataclasses.replace(spec, path=str(weights))}
-    models = {side: load_model(s, LocalEngineConfig(), where, seed=0)[0].eval() for side, s in specs.items()}
-    return Policies(blueprint, renderer, models, dict.fromkeys(SIDES, nullcontext))
+    on_gpu = where.type == "cuda"
+    # Nothing is trained here, so that a GPU needs no float32 master weights.
+    spec = dataclasses.replace(model, dtype="bfloat16" if on_gpu and model.dtype == "auto" else model.dtype)
+    specs = {"base": spec}
+    if weights is not None:
+        specs["trained"] = dataclasses.replace(spec, path=str(weights), revision=None)
+    models: dict[str, Any] = {side: read_model(each, "sdpa", on_gpu) for side, each in specs.items()}
+    models = {side: each.to(where).eval() for side, each in models.items()}
+    return Policies(renderer, models, dict.fromkeys(models, nullcontext))
+
+
+def read_config(weights: Path) -> dict[str, Any]:
+    """The config.yaml of the run that `weights` lie in. Raises UserError, naming the key run, when there is none."""
+    run = run_of(weights)
+    if run is None:
+        raise UserError(
+            f"run={weights}: lies in no run directory; expected one with config.yaml, such as runs/rl_basic/..."
+        )
+    path = run / "config.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); give another run, run=PATH") from None
+    if not isinstance(tree, dict):
+        raise UserError(
+            f"{path}: holds no blueprint; expected the config that a run writes; give another run, run=PATH"
+        )
+    return tree
+
+
+def context_of(model: ModelConfig) -> int | None:
+    """The tokens of prompt and completion that the model's context holds, read without its weights; None: unknown."""
+    from transformers import AutoConfig
+
+    from rl.engines.local import checkpoint_errors
+
+    with checkpoint_errors(model):
+        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, overload
 
+from rl.curriculum import EasiestFirst
 from rl.data_checks import LoadReport, SplitReport
 from rl.data_config import DataConfig
 from rl.data_reading import RowReader, SourceRows
@@ -57,6 +58,7 @@ class ProblemSet:
     train: Problems
     test: Sequence[Problem]
     report: LoadReport
+    curriculum: EasiestFirst | None = None
 
     def messages(self, problem: Problem) -> list[Message]:
         """The conversation that asks for an answer; see `DataConfig.messages`."""
@@ -81,6 +83,8 @@ class ProblemSet:
     def batch(self, step: int, batch_size: int, seed: int) -> list[Problem]:
         """The P = `batch_size` problems of step 0, 1, 2, ...: a pure function of its arguments."""
         batch_size = min(batch_size, len(self.train))
+        if self.curriculum:
+            return [self.train[i] for i in self.curriculum.batch(step, batch_size, seed)]
         epoch, index = divmod(step, len(self.train) // batch_size)
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]

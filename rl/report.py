@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rl.boxes import split_boxes
 from rl.errors import UserError
 from rl.jsonl import read_jsonl
 from rl.labels import LABELS
+from rl.pages import Language, require_room, write_csv, write_page
 from rl.plots import save_plots
-from rl.summary import LAST_STEPS, Rows, summarize
+from rl.summary import LAST_STEPS, Rows, format_estimate, measured, summarize
 
 PAIRS = 4  # problems shown before and after
 
+# The columns of the tables below, as evaluations.jsonl and preflight.json name them.
+EVALUATED = ("accuracy", "format", "truncated", "tokens", "tokens_per_correct", "thinking_ja_share")
+PREFLIGHT = ("truncated", "format", "accuracy", "reward", "signal", "tokens")
 
-def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # two samples, early and late
+
+
+def write_report(run_dir: Path, language: Language = "en") -> Path:
     """Writes report.html, metrics.csv and report/*.png into the run directory; returns the page's path.
 
     The page needs no network and no other file. A run that is still going is reported as far as it is.
@@ -27,8 +31,6 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
     Raises UserError when the directory is no run directory, no step has been logged yet, or one of its files is not
     what a run writes.
     """
-    import jinja2
-
     metrics_path = run_dir / "metrics.jsonl"
     if not metrics_path.is_file():
         raise UserError(
@@ -37,46 +39,37 @@ def write_report(run_dir: Path, language: Literal["en", "ja"] = "en") -> Path:
     rows = read_jsonl(metrics_path)
     if not rows:
         raise UserError(f"run={run_dir} has no finished step yet: wait for the first line of metrics.jsonl")
-    for name, blocks in {
-        "report": Path.is_file,
-        "report.html": Path.is_dir,
-        "metrics.csv": Path.is_dir,
-    }.items():
-        if blocks(run_dir / name):
-            raise UserError(f"run={run_dir}: {name} stands where the report goes; move it away and try again")
-    samples = _read_samples(run_dir / "samples.jsonl")
-    status = _read_status(run_dir / "status.json")
+    require_room(run_dir, "metrics.csv")
+    evaluations = read_jsonl(run_dir / "evaluations.jsonl")
+    samples = read_samples(run_dir)
+    status = _read_object(run_dir / "status.json", "state", str)
+    preflight = _read_object(run_dir / "preflight.json", "budgets", list)
     overrides, config = (_read_text(run_dir / name) for name in ("overrides.yaml", "config.yaml"))
-    labels = LABELS[language]
     write_csv(rows, run_dir / "metrics.csv")
-    plots = save_plots(rows, run_dir / "report", labels)
     pairs, same_problem = before_and_after(samples)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("rl"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["boxes"] = split_boxes
-    page = environment.get_template("report.html.j2").render(
-        labels=labels,
-        language=language,
+    return write_page(
+        run_dir / "report.html",
+        "report.html.j2",
+        language,
+        save_plots(rows, evaluations, run_dir / "report", LABELS[language]),
         name=run_dir.resolve().name,
-        status=status,
+        status=status.get("state", ""),
         steps=rows[-1]["step"],
         summary=summarize(rows),
         last_count=min(LAST_STEPS, len(rows)),
-        plots={
-            name: {theme: _data_url(path) for theme, path in files.items()} for name, files in plots.items()
-        },
+        evaluations=first_and_last(evaluations),
+        evaluated=evaluation_table(first_and_last(evaluations)),
+        preflight=preflight,
+        preflight_columns=PREFLIGHT,
+        preflight_table=preflight_table(preflight.get("budgets", [])),
         pairs=pairs,
         same_problem=same_problem,
         overrides=overrides,
         config=config,
     )
-    path = run_dir / "report.html"
-    path.write_text(page, encoding="utf-8", errors="replace")
-    return path
 
 
-def before_and_after(samples: Rows) -> tuple[list[tuple[Mapping[str, Any], Mapping[str, Any]]], bool]:
+def before_and_after(samples: Rows) -> tuple[list[Pair], bool]:
     """Up to four (early, late) pairs of samples, and whether both are answers to one problem.
 
     Problems seen at more than one step, those farthest apart first (the test problems of `eval_every` are the
@@ -94,16 +87,27 @@ def before_and_after(samples: Rows) -> tuple[list[tuple[Mapping[str, Any], Mappi
     return list(zip(first, last, strict=False))[:PAIRS] if first != last else [], False
 
 
-def write_csv(rows: Rows, path: Path) -> None:
-    """A line a step, a column a metric in the order in which they first appear; a missing value is empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+def first_and_last(rows: Rows) -> Rows:
+    return [rows[0], rows[-1]] if len(rows) > 1 else rows
 
 
-def _read_samples(path: Path) -> Rows:
+def evaluation_table(evaluations: Rows) -> list[tuple[str, list[str]]]:
+    """(name, its estimate in each evaluation, as text) of what was measured on the test problems."""
+    names = [*EVALUATED, *(name for name in (evaluations[-1] if evaluations else ()) if "@" in name)]
+    return [(name, [format_estimate(name, measured(row, name)) for row in evaluations]) for name in names]
+
+
+def preflight_table(budgets: Rows) -> list[tuple[int, list[tuple[str, str, str]]]]:
+    """(budget, its estimates in the order of PREFLIGHT, each as value, space and interval)."""
+    return [
+        (row["budget"], [format_estimate(name, measured(row, name)).partition(" ") for name in PREFLIGHT])
+        for row in budgets
+    ]
+
+
+def read_samples(run_dir: Path) -> Rows:
+    """The lines of samples.jsonl. Raises UserError when one of them is no sample."""
+    path = run_dir / "samples.jsonl"
     rows = read_jsonl(path)
     if not all(isinstance(row.get(name), str) for row in rows for name in ("id", "question")):
         raise UserError(
@@ -112,16 +116,20 @@ def _read_samples(path: Path) -> Rows:
     return rows
 
 
-def _read_status(path: Path) -> str:
-    """The run's state; "" when it has none yet. Raises UserError for what is no status."""
+def _read_object(path: Path, key: str, kind: type) -> dict[str, Any]:
+    """The object in a file of the run; {} when there is no file. Raises UserError for what lacks the key."""
     text = _read_text(path)
+    if not text:
+        return {}
     try:
-        status = json.loads(text) if text else {"state": ""}
+        value = json.loads(text)
     except ValueError:
-        status = None
-    if not isinstance(status, dict) or not isinstance(status.get("state"), str):
-        raise UserError(f'{path}: is no status; expected {{"state": ...}}; remove the file and try again')
-    return status["state"]
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get(key), kind):
+        raise UserError(
+            f'{path}: is no {path.stem}; expected {{"{key}": ...}}; remove the file and try again'
+        )
+    return value
 
 
 def _read_text(path: Path) -> str:
@@ -129,7 +137,3 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8; save it as UTF-8 and try again") from None
-
-
-def _data_url(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from renderers.base import Renderer
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 StopReason = Literal["stop", "length"]
@@ -70,7 +73,8 @@ class Rollout:
     """One completion of one problem with everything that is learnt about it, in the order it is learnt.
 
     `group` numbers the problem within its batch (0..P-1); its G members share a prompt.
-    `rewards` holds each reward by name before weighting; `reward` is the weighted sum.
+    `rewards` holds each reward by name before weighting; `reward` is the weighted sum. `version`: how many steps the
+    policy that made it had been trained, where an engine may be asked ahead.
     """
 
     problem: Problem
@@ -81,6 +85,24 @@ class Rollout:
     verdict: Any = None  # rewards.grading.Verdict, set by rewards.RewardSet.score
     rewards: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
+    version: int = 0
+
+
+def rollouts_from(
+    problems: Sequence[Problem],
+    prompts: Sequence[list[int]],
+    sampled: Sequence[Sequence[Completion]],
+    renderer: Renderer,
+) -> list[Rollout]:
+    """[P x G] ungraded rollouts of completions [P][G], those of one problem next to each other.
+
+    A problem whose completions are missing has none.
+    """
+    return [
+        Rollout(problem, group, prompt, cut, renderer.parse(cut))
+        for group, (problem, prompt, completions) in enumerate(zip(problems, prompts, sampled, strict=True))
+        for cut in map(renderer.cut, completions)
+    ]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from typing import Any
 
 import renderers
 from renderers.base import Renderer, RendererConfig, require_fingerprint
-from rl import checkpoint
+from rl import checkpoint, signals
 from rl.blueprint import Blueprint, ModelConfig
-from rl.engines.base import Engine
+from rl.budget import budget_after
+from rl.curriculum import EasiestFirst
+from rl.engines.base import Policy
 from rl.errors import UserError, reason_of
 from rl.health import Health
 from rl.jsonl import read_jsonl
@@ -56,12 +58,32 @@ def open_run(
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)
         loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
+        if blueprint.curriculum == "difficulty":
+            problems.curriculum = EasiestFirst(problems.train, total_steps, problems.config.name)
+        budget = budget_after(
+            blueprint.budget, blueprint.max_tokens, read_jsonl(directory.path / "metrics.jsonl", done)
+        )
         health = Health(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
-            yield Run(blueprint, problems, renderer, engine, loggers, directory, health, total_steps, done)
+            yield Run(
+                blueprint, problems, renderer, engine, loggers, directory, health, budget, total_steps, done
+            )
 
 
-def resume(engine: Engine, renderer: Renderer, directory: RunDirectory) -> int:
+def follow(blueprint: Blueprint) -> None:
+    """On the other processes of a launch (engine=trl): what rank 0 calls for, until it ends."""
+    from rl.engines.local import load_tokenizer
+    from rl.engines.trl_engine import TrlEngine
+
+    log.addHandler(logging.NullHandler())  # rank 0 speaks for all
+    engine = blueprint.engine.open(blueprint, load_tokenizer(blueprint.model))
+    assert isinstance(engine, TrlEngine)
+    with signals.safe_points():  # a signal that reaches all processes is rank 0's to answer
+        engine.follow()
+    engine.close()
+
+
+def resume(engine: Policy, renderer: Renderer, directory: RunDirectory) -> int:
     """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 for a run without any."""
     point = resume_point(directory)
     if point is None:

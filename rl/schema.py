@@ -79,7 +79,10 @@ def unknown_key(path: str, key: Any, known: Iterable[str]) -> UserError:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    # A dataclass's own hints are found where each of its bases is defined; its __init__ knows one module only.
+    if inspect.isclass(target) and not dataclasses.is_dataclass(target):
+        target = target.__init__
+    return typing.get_type_hints(target)
 
 
 def convert(value: Any, hint: Any, key: str) -> Any:

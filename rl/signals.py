@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from rl.engines.launch import is_launched
+
 HANDLED = [signal.SIGTERM, signal.SIGINT]
 HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # a closed terminal; Windows has none
 
@@ -82,6 +84,8 @@ def check() -> None:
 
 def _handle(number: int, _: FrameType | None) -> None:
     if _arrived.number is not None:
+        if is_launched():
+            return  # a launcher passes on what the whole job has got already, and kills by itself
         os._exit(128 + number)  # whoever asks twice does not want to wait for anything
     _arrived.number = number
     if not _arrived.at_safe_points:

@@ -4,86 +4,130 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from renderers.base import Renderer
 from rl import signals
 from rl.blueprint import Blueprint
-from rl.engines.base import Engine, SamplingParams, UpdateStats
-from rl.errors import NotFinite
+from rl.budget import Budget
+from rl.collecting import AskedBatch, collect, roll_out
+from rl.engines.base import Driver, Engine, Remote, SamplingParams, UpdateStats
+from rl.errors import NotFinite, Stopped
+from rl.evaluation import measure
 from rl.health import Health
 from rl.loggers import Loggers
-from rl.losses import weigh
-from rl.metrics import rollout_metrics, update_metrics
+from rl.losses import PolicyLoss, weigh
+from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.preflight import before_training
 from rl.problems import ProblemSet
-from rl.rollouts import Problem, Rollout, TrainingRow
+from rl.rollouts import Rollout, TrainingRow
 from rl.run_directory import RunDirectory
 from rl.saving import export_final, require_metric, save, save_at
+from rl.seeds import derived_seed, seed_everything
 
 log = logging.getLogger("tanka")
 
 
 @dataclass(frozen=True)
 class Run:
-    """The opened parts of one training run. `done` steps were trained before this start."""
+    """The opened parts of one training run. `done` steps were trained before this start.
+
+    under_way: by step, the batches that were asked for before their step came.
+    """
 
     blueprint: Blueprint
     problems: ProblemSet
     renderer: Renderer
-    engine: Engine
+    engine: Engine | Driver
     loggers: Loggers
     directory: RunDirectory
     health: Health
+    budget: Budget
     total_steps: int
     done: int
+    under_way: dict[int, AskedBatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's scored and weighed rollouts, ready for the update. evaluation: `eval/*` metrics, where due."""
+
+    step: int
+    rollouts: list[Rollout]
+    rows: list[TrainingRow]
+    learning_rate: float
+    evaluation: dict[str, float]
+    timer: Timer
 
 
 def train(run: Run) -> None:
     """Trains from the first step not yet done to the last, and leaves the trained weights in `final/`.
 
-    A signal ends it between two forward passes: the step that was under way is dropped, the one before it is saved.
+    A signal ends it between two forward passes: the step that was under way is dropped, the one before it is saved. So
+    it is when an engine elsewhere cannot go on.
     """
-    finished = run.done
     try:
         with signals.safe_points():
-            for step in range(run.done + 1, run.total_steps + 1):
-                train_step(run, step)
-                finished = step
+            if isinstance(run.engine, Driver):
+                run.engine.drive(run)
+            else:
+                drive(run, run.engine)
             finish(run)
-    except signals.Interrupted:
-        if finished:
+    except (signals.Interrupted, Stopped):
+        if finished := run.directory.step:
             save(run, finished)
         raise
 
 
-def train_step(run: Run, step: int) -> None:
-    """One step, from its problems to its checkpoint."""
+def drive(run: Run, engine: Engine) -> None:
+    """All steps not yet done, for an engine that is updated from outside."""
+    for step in range(run.done + 1, run.total_steps + 1):
+        batch = prepare(run, step)
+        with batch.timer("update"):
+            stats = update(engine, batch, run.blueprint.loss)
+        conclude(run, batch, stats)
+
+
+def prepare(run: Run, step: int) -> Batch:
+    """The first half of a step: evaluate where due, collect, score, weigh."""
     signals.check()
+    if step == 1:
+        before_training(run)
     blueprint = run.blueprint
     timer = Timer()
     evaluation = evaluate_at(run, step)
     with timer("sample"):
         run.engine.publish()
-        rollouts = collect(run, run.problems.batch(step - 1, blueprint.batch_size, blueprint.seed), step)
+        rollouts = collect(run, step)
     with timer("score"):
         score(run, rollouts)
-        rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
-    with timer("update"):
-        learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
-        stats = update(run, rows, learning_rate)
-    metrics = {**rollout_metrics(rollouts), **update_metrics(stats, learning_rate)}
+        rows = weigh(rollouts, blueprint.loss, run.budget.tokens)
+    learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
+    return Batch(step, rollouts, rows, learning_rate, evaluation, timer)
+
+
+def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
+    """The second half of a step, after its update: log, look after the run's health, save, discard."""
+    step, rollouts = batch.step, batch.rollouts
+    metrics = {
+        **rollout_metrics(rollouts),
+        "budget": run.budget.tokens,
+        **update_metrics(stats, batch.learning_rate),
+    }
+    if isinstance(run.engine, Remote):
+        metrics |= run.engine.metrics() | lag_metrics(rollouts, step)
     metrics |= run.health.metrics(metrics)
-    metrics |= timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | evaluation
+    metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
     if step == 1:
-        require_metric(blueprint.keep_best, metrics)
+        require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
-    run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "train"))
-    run.health.check(step, metrics, rollouts, rows, stats)
+    run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
+    run.health.check(step, metrics, rollouts, batch.rows, stats)
+    run.budget.observe(metrics)
     save_at(run, step)
 
 
@@ -98,67 +142,53 @@ def score(run: Run, rollouts: Sequence[Rollout]) -> None:
             rollout.rewards = dict.fromkeys(run.blueprint.rewards.terms, math.nan)
 
 
-def update(run: Run, rows: Sequence[TrainingRow], learning_rate: float) -> UpdateStats:
+def update(engine: Engine, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     """The batch's optimiser updates; the stats are the last one's."""
-    loss = run.blueprint.loss
-    stats = run.engine.update(rows, loss, learning_rate)
+    stats = engine.update(batch.rows, loss, batch.learning_rate)
     with signals.postponed():  # half of a batch's updates is nothing that a checkpoint could continue
         for _ in range(1, loss.updates_per_batch):
-            stats = run.engine.update(rows, loss, learning_rate)
+            stats = engine.update(batch.rows, loss, batch.learning_rate)
     return stats
 
 
-def collect(run: Run, problems: Sequence[Problem], step: int) -> list[Rollout]:
-    """[P x G] rollouts of P problems, each with G completions, sampled from the current policy."""
-    blueprint = run.blueprint
-    seed_everything(derived_seed(blueprint.seed, "step", step))
-    params = SamplingParams(
-        max_tokens=blueprint.max_tokens,
-        temperature=blueprint.temperature,
-        stop_ids=run.renderer.stop_ids,
-        seed=derived_seed(blueprint.seed, "train", step),
-        support=blueprint.sampling,
-        entropies=blueprint.loss.needs_entropies,
-    )
-    return roll_out(run, problems, blueprint.group_size, params)
-
-
-def roll_out(run: Run, problems: Sequence[Problem], n: int, params: SamplingParams) -> list[Rollout]:
-    """[P x n] rollouts, those of one problem next to each other."""
-    prompts = [run.renderer.prompt(run.problems.messages(problem)) for problem in problems]
-    sampled = run.engine.sample(prompts, n, params)
-    return [
-        Rollout(problem, group, prompt, cut, run.renderer.parse(cut))
-        for group, (problem, prompt, completions) in enumerate(zip(problems, prompts, sampled, strict=True))
-        for cut in map(run.renderer.cut, completions)
-    ]
-
-
 def evaluate_at(run: Run, step: int) -> dict[str, float]:
-    """`eval/*` metrics of the policy that enters `step`, on the first test problems, greedily; {} when not due."""
+    """`eval/*` metrics of the policy that enters `step`; {} when no evaluation is due."""
     every = run.blueprint.eval_every
     return evaluate(run, step) if every and (step - 1) % every == 0 else {}
 
 
 def evaluate(run: Run, step: int) -> dict[str, float]:
-    """Greedy answers to the first `eval_problems` test problems: the same problems each time."""
+    """Answers to the first `eval_problems` test problems: each time the same problems and random numbers.
+
+    What they say, with intervals, is a line of evaluations.jsonl.
+    """
     blueprint = run.blueprint
     problems = run.problems.test[: blueprint.eval_problems]
     if not problems:
         return {}
     seed_everything(derived_seed(blueprint.seed, "eval", step))
-    params = SamplingParams(blueprint.max_tokens, temperature=0.0, stop_ids=run.renderer.stop_ids, seed=0)
-    rollouts = roll_out(run, problems, 1, params)
+    n = blueprint.eval_completions
+    params = SamplingParams(
+        max_tokens=blueprint.max_tokens,
+        temperature=blueprint.eval_temperature,
+        stop_ids=run.renderer.stop_ids,
+        seed=derived_seed(blueprint.seed, "eval", 0),
+    )
+    rollouts = roll_out(run, problems, n, params)
     blueprint.rewards.score(rollouts, watch=False)
+    measured = measure(rollouts, ks=[n] if n > 1 else [])
+    setting = {"budget": blueprint.max_tokens, "problems": len(problems), "completions": n}
+    run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
     run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
-    return {f"eval/{name}": value for name, value in rollout_metrics(rollouts).items()}
+    metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
+    return {f"eval/{name}": value for name, value in metrics.items()}
 
 
 def finish(run: Run) -> None:
     """The trained weights in `final/`, and a last look at the test problems."""
     export_final(run)
     if run.blueprint.eval_every and (evaluation := evaluate(run, run.total_steps + 1)):
-        log.info("test problems, greedy: reward_total %.3f", evaluation["eval/reward_total"])
+        log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
 
 
 def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
@@ -185,21 +215,6 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
         }
         for r in chosen
     ]
-
-
-def derived_seed(seed: int, purpose: str, step: int) -> int:
-    """A seed for one purpose at one step: nothing random needs to be stored to resume."""
-    return random.Random(f"{seed}/{purpose}/{step}").getrandbits(63)
-
-
-def seed_everything(seed: int) -> None:
-    """Python's, numpy's and torch's global generators: what rewards, data code and LoRA dropout may draw from."""
-    import numpy
-    import torch
-
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 class Timer:

@@ -28,6 +28,8 @@ def composed(*overrides: str) -> Blueprint:
      for option in options(group)] + [f"+experiment={option}" for option in options("experiment")],
 )  # fmt: skip
 def test_every_shipped_option_composes(choice, tmp_path):
+    if choice == "sweep=optuna":
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra optuna")
     needs = {
         "data=jsonl": ["data.path=rows.jsonl"],
         "model=custom": ["model.id=org/name"],

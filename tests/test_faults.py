@@ -296,7 +296,9 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
 def test_numbers_that_stand_out_are_logged(tmp_path, caplog):
     from rl.health import Health
 
-    usual = {"step": 1, "nonfinite": 0.0, "grad_norm": 1.0, "ratio/min": 1.0, "ratio/max": 1.0}
+    usual = {
+        "step": 1, "nonfinite": 0.0, "grad_norm": 1.0, "ratio/min": 1.0, "ratio/max": 1.0, "frac_truncated": 0.0,
+    }  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(usual | {"step": s}) + "\n" for s in range(1, 21))
     )

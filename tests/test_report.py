@@ -15,12 +15,15 @@ from typing import Any
 
 import matplotlib
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.image import imread
 
 from rl.errors import UserError
+from rl.jsonl import read_jsonl
 from rl.labels import LABELS
 from rl.loggers import Loggers, RunInfo
-from rl.plots import PICTURES, save_plots
+from rl.plot_style import style
+from rl.plots import draw_curves, save_plots
 from rl.report import before_and_after, write_report
 from rl.summary import MAIN_METRICS
 
@@ -47,8 +50,19 @@ def metrics(step: int) -> dict[str, float]:
         "grade/correct": good,
         "grade/truncated": 1 - good,
         "grade/wrong": 0.0,
+        "budget": 128 - 4 * step,
         **({"eval/reward_correct": good} if step % 4 == 1 else {}),
     }
+
+
+def evaluation(
+    accuracy: float, low: float, high: float, tokens_per_correct: list[float | None]
+) -> dict[str, Any]:
+    return {
+        "budget": 64, "problems": 32, "completions": 4, "temperature": 1.0, "accuracy": [accuracy, low, high],
+        "truncated": [1 - accuracy, 1 - high, 1 - low], "tokens_per_correct": tokens_per_correct,
+        "pass@4": [accuracy, low, high],
+    }  # fmt: skip
 
 
 def sample(step: int, problem: str, **changed: Any) -> dict[str, Any]:
@@ -76,6 +90,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loggers.log(step, metrics(step))
         early = CUT if step == 1 else {}
         loggers.samples(step, [sample(step, "fixed", **early), sample(step, f"only-{step}")])
+    loggers.evaluation(1, evaluation(0.0, 0.0, 0.107, [math.nan] * 3))
+    loggers.evaluation(5, evaluation(0.5, 0.375, 0.625, [90.0, 70.0, math.inf]))
+    loggers.evaluation(STEPS + 1, evaluation(0.75, 0.625, 0.875, [40.0, 35.5, math.inf]))
     loggers.close(0)
     (folder / "status.json").write_text(json.dumps({"state": "finished", "step": STEPS}))
     (folder / "overrides.yaml").write_text("- loss=grpo\n")
@@ -147,6 +164,10 @@ def test_samples_are_escaped_folded_and_marked(html: str) -> None:
 def test_the_numbers_are_those_of_the_record(run_dir: Path, html: str) -> None:
     # reward_total: 1/12 at the first step; steps 8..12 average 10/12.
     assert "reward_totalmean weighted reward0.0830.833\n" in Page(html).text
+    assert "accuracyshare of correct answers0.000 [0.000, 0.107]0.750 [0.625, 0.875]\n" in Page(html).text
+    assert "tokens_per_correcttokens per correct answer–40.0 [35.5, ∞]\n" in Page(html).text
+    assert "pass@4any of the answers is correct0.000 [0.000, 0.107]0.750 [0.625, 0.875]\n" in Page(html).text
+    assert "before trainingafter 12 steps" in Page(html).text
     with (run_dir / "metrics.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == list(range(1, STEPS + 1))
@@ -170,12 +191,12 @@ def test_japanese_has_a_word_for_everything_and_a_glyph_for_every_word(run_dir: 
 
 def test_pictures_are_dark_on_dark_and_light_on_light(run_dir: Path, html: str) -> None:
     assert sorted(path.name for path in (run_dir / "report").iterdir()) == sorted(
-        f"{name}-{theme}.png" for name in PICTURES for theme in ("light", "dark")
+        f"{name}-{theme}.png" for name in ("curves", "groups", "reasons") for theme in ("light", "dark")
     )
     for path in (run_dir / "report").iterdir():
         corner = imread(path)[0, 0, :3].mean()
         assert corner > 0.9 if path.stem.endswith("light") else corner < 0.1
-        assert path.stat().st_size < 250_000
+        assert path.stat().st_size < 100_000
 
 
 def test_a_sample_without_a_reward_does_not_spoil_the_page(tmp_path: Path) -> None:
@@ -191,7 +212,41 @@ def test_a_sample_without_a_reward_does_not_spoil_the_page(tmp_path: Path) -> No
 
 def test_a_run_of_one_step_without_groups_still_has_curves(tmp_path: Path) -> None:
     rows = [{"step": 1, "reward_total": 0.5, "reward_correct": None}]
-    assert list(save_plots(rows, tmp_path, LABELS["en"])) == ["curves"]
+    assert list(save_plots(rows, [], tmp_path, LABELS["en"])) == ["curves"]
+
+
+def test_the_curves_show_each_evaluation_with_its_interval_and_the_budget_in_force(run_dir: Path) -> None:
+    rows, evaluations = (read_jsonl(run_dir / f"{name}.jsonl") for name in ("metrics", "evaluations"))
+    with style("light") as colors:
+        figure = draw_curves(rows, evaluations, colors, LABELS["en"])
+    axes = {each.get_title(loc="left").strip(): each for each in figure.axes}
+    (bars,) = [c for c in axes["reward_correct"].collections if isinstance(c, LineCollection)]
+    assert [segment.tolist() for segment in bars.get_segments()] == [
+        [[1, 0], [1, 0.107]], [[5, 0.375], [5, 0.625]], [[13, 0.625], [13, 0.875]],
+    ]  # fmt: skip
+    budget = next(line for line in axes["tokens/mean"].lines if line.get_label() == "token budget")
+    assert list(budget.get_ydata()) == [128 - 4 * step for step in range(1, STEPS + 1)]
+    # Without an interval in evaluations.jsonl the logged values are shown.
+    assert not [c for c in axes["frac_all_good"].collections if isinstance(c, LineCollection)]
+
+
+PREFLIGHT = {
+    "budget": 64, "problems": 16, "completions": 8, "warning": "a budget of 64 tokens: 83 % cut",
+    "budgets": [
+        {"budget": budget, **{name: [value, 0.0, 1.0] for name in ("truncated", "format", "accuracy", "reward", "signal")}, "tokens": [60, 50, 64]}
+        for budget, value in ((32, 0.875), (64, 0.25))
+    ],
+}  # fmt: skip
+
+
+def test_a_preflight_is_shown_with_its_warning(run_dir: Path) -> None:
+    (run_dir / "preflight.json").write_text(json.dumps(PREFLIGHT))
+    html = write_report(run_dir).read_text(encoding="utf-8")
+    (run_dir / "preflight.json").unlink()
+    text = Page(html).text
+    assert "32" + "0.875[0.000, 1.000]" * 5 + "60.0[50.0, 64.0]\n" in text
+    assert "⚠ a budget of 64 tokens: 83 % cut" in text
+    assert html.count('<tr class="own">') == 1
 
 
 def test_before_and_after_prefers_one_problem_far_apart() -> None:
@@ -222,6 +277,7 @@ def test_what_is_no_run_is_answered_in_one_line(tmp_path: Path) -> None:
         ("status.json", b"garbage", "is no status"),
         ("status.json", b'["state"]', "is no status"),
         ("status.json", b"{}", "is no status"),
+        ("preflight.json", b'{"budgets": 3}', "is no preflight"),
         ("samples.jsonl", b'{"step": 1, "question": "q"}\n', "is no sample"),
         ("config.yaml", "名前".encode("utf-16"), "is not UTF-8"),
         ("report", b"", "stands where the report goes"),

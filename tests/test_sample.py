@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipes.sample import SampleConfig, blueprint_of, read_questions
+from recipes.sample import SampleConfig, read_questions
+from rl.blueprint import blueprint_from
 from rl.errors import UserError
+from rl.policies import SIDES, read_config
 from tests.forked import Forked, start
 
 REWARD = "def spread(rollouts):\n    return [sum(r.completion.tokens) % 7 / 7 for r in rollouts]\n"
@@ -55,17 +57,22 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
 
     from recipes.sample import question
     from rl.adapters import load_adapter
+    from rl.engines.base import SamplingParams
     from rl.export import find_weights, is_adapter
     from rl.policies import load_policies
+    from rl.run import open_renderer
 
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(folder)
     weights = find_weights(str(folder / "run"), "run")
-    blueprint = blueprint_of(weights)
+    blueprint = blueprint_from(read_config(weights))
     problem = question("りんごが3個あります。", "3")
     assert problem.language == "ja"
-    policies = load_policies(blueprint, weights, "cpu")
-    answers = policies.answer([problem], max_tokens=10, temperature=0.0, seed=0)
+    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    policies = load_policies(blueprint.model, renderer, weights, "cpu")
+    params = SamplingParams(max_tokens=10, temperature=0.0, stop_ids=renderer.stop_ids, seed=0)
+    prompts = [renderer.prompt(blueprint.data.messages(problem))]
+    answers = {side: policies.sample(side, [problem], prompts, 1, params).at(10, renderer) for side in SIDES}
     base = AutoModelForCausalLM.from_pretrained(folder / "model")
     if is_adapter(weights):
         trained = load_adapter(weights, None, torch.device("cpu"))
@@ -73,7 +80,7 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
         trained = AutoModelForCausalLM.from_pretrained(weights)
     for side, model in {"base": base, "trained": trained}.items():
         ids = torch.tensor([answers[side][0].prompt_tokens])
-        stop = sorted(policies.renderer.stop_ids)
+        stop = sorted(renderer.stop_ids)
         expected = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
@@ -137,4 +144,4 @@ def test_files_that_are_no_text_or_no_blueprint_are_one_line(tmp_path):
     for content in (b"", b"- 1", b"a: [", "名前".encode("utf-16"), b"a: 1"):
         (tmp_path / "config.yaml").write_bytes(content)
         with pytest.raises(UserError, match=r"^[^\n]+$"):
-            blueprint_of(tmp_path / "final")
+            blueprint_from(read_config(tmp_path / "final"))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from rl.errors import UserError
 from rl.losses import PolicyLoss
@@ -17,6 +17,7 @@ from rl.rollouts import Completion, TrainingRow
 
 if TYPE_CHECKING:
     from rl.blueprint import Blueprint
+    from rl.train import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +134,8 @@ class UpdateStats:
     ratio_min: float
 
 
-class Engine(Protocol):
-    """Weights that can be sampled, updated and saved. One engine is one policy."""
+class Policy(Protocol):
+    """Weights that can be sampled and saved: what an engine is, however it is updated."""
 
     def publish(self) -> None:
         """Makes the sampler use the learner's current weights."""
@@ -143,12 +144,6 @@ class Engine(Protocol):
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
     ) -> list[list[Completion]]:
         """[P][n] completions of P prompts."""
-
-    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        """[N][T] log-probabilities of the completions under the learner's weights, at the training temperature."""
-
-    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
-        """Forward, backward and ONE optimiser step over all rows; none when every coefficient is 0."""
 
     def save(self, path: Path) -> None:
         """Writes weights and optimiser state into an existing empty folder, for `load`."""
@@ -163,7 +158,51 @@ class Engine(Protocol):
         """Frees the weights."""
 
 
+class Engine(Policy, Protocol):
+    """A policy that is updated from outside, batch by batch."""
+
+    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        """[N][T] log-probabilities of the completions under the learner's weights, at the training temperature."""
+
+    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
+        """Forward, backward and ONE optimiser step over all rows; none when every coefficient is 0."""
+
+
+class Asked(Protocol):
+    """Completions that were asked for and are not yet waited for."""
+
+    def result(self) -> list[list[Completion]]:
+        """[P][n] completions of P prompts; a prompt whose completions could not be had has none."""
+
+
+@runtime_checkable
+class Remote(Engine, Protocol):
+    """An engine whose weights lie elsewhere: it can be asked ahead, may lose a group, and has numbers of its own.
+
+    max_lag: how many updates old the policy that samples may be; 0: none.
+    """
+
+    max_lag: int
+
+    def submit(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> Asked:
+        """What `sample` does, from the learner's weights as they are now, without waiting for it."""
+
+    def metrics(self) -> dict[str, float]:
+        """What the engine counted since it was asked last; see rl/metrics.py."""
+
+
+@runtime_checkable
+class Driver(Policy, Protocol):
+    """A policy with a training loop of its own, which makes the updates itself."""
+
+    def drive(self, run: Run) -> None:
+        """All steps not yet done: `rl.train.prepare` before each one's updates, `rl.train.conclude` after them."""
+
+
 class EngineConfig(Protocol):
     """The light half of an engine: built with the blueprint, opened when the run starts."""
 
-    def open(self, blueprint: Blueprint, tokenizer: object) -> Engine: ...
+    def check(self, blueprint: Blueprint) -> None:
+        """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
+
+    def open(self, blueprint: Blueprint, tokenizer: object) -> Engine | Driver: ...

@@ -11,56 +11,47 @@ from transformers.cache_utils import DynamicLayer
 class PreallocatedLayer(DynamicLayer):
     """One attention layer's keys and values, [B, kv_heads, capacity, head_dim], of which `length` columns are written."""
 
-    def __init__(self, capacity: int) -> None:
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, prompts: DynamicLayer, capacity: int) -> None:
+        """Goes on from a layer that has read the prompts; room for `capacity` columns comes with the first reordering."""
         super().__init__()
+        assert prompts.keys is not None and prompts.values is not None
+        self.keys, self.values, self.length = prompts.keys, prompts.values, prompts.get_seq_length()
         self.capacity = capacity
-        self.length = 0
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.device = key_states.device
-        self.key_buffer = self._buffer(key_states, key_states.shape[0])
-        self.value_buffer = self._buffer(value_states, value_states.shape[0])
-        self.is_initialized = True
-
-    def _buffer(self, like: Tensor, rows: int) -> Tensor:
-        return like.new_empty(rows, like.shape[1], self.capacity, like.shape[3])
+        self.device, self.is_initialized = prompts.keys.device, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         start, self.length = self.length, self.length + key_states.shape[2]
-        self.key_buffer[:, :, start : self.length] = key_states
-        self.value_buffer[:, :, start : self.length] = value_states
-        return self.key_buffer[:, :, : self.length], self.value_buffer[:, :, : self.length]
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def get_seq_length(self) -> int:
         return self.length
 
-    def select(self, rows: Tensor) -> None:
-        """Keeps (or repeats) the given rows; only written columns are copied."""
-        for name in ("key_buffer", "value_buffer"):
-            old = getattr(self, name)
-            new = self._buffer(old, len(rows))
-            torch.index_select(old[:, :, : self.length], 0, rows, out=new[:, :, : self.length])
-            setattr(self, name, new)
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.keys = rows_of(self.keys, beam_idx, self.length, self.capacity)
+        self.values = rows_of(self.values, beam_idx, self.length, self.capacity)
 
 
-def preallocated_cache(config: PreTrainedConfig, capacity: int) -> DynamicCache:
-    """The model's own cache with every full-attention layer's growth replaced; other kinds of layer stay as they are."""
-    cache = DynamicCache(config=config)
+def rows_of(buffer: Tensor, rows: Tensor, length: int, capacity: int) -> Tensor:
+    """The given rows of [B, ..., L, D] in a new buffer of `capacity` columns, of which the first `length` are copied."""
+    new = buffer.new_empty(len(rows), *buffer.shape[1:-2], capacity, buffer.shape[-1])
+    torch.index_select(buffer[..., :length, :], 0, rows, out=new[..., :length, :])
+    return new
+
+
+def preallocate(cache: DynamicCache, rows: Tensor, capacity: int) -> None:
+    """Goes on with the given rows of `cache`, some more than once.
+
+    Its full-attention layers get room for `capacity` columns; other kinds of layer stay as they are.
+    """
     cache.layers = [
-        PreallocatedLayer(capacity) if type(layer) is DynamicLayer else layer for layer in cache.layers
+        PreallocatedLayer(layer, capacity) if type(layer) is DynamicLayer else layer for layer in cache.layers
     ]
-    return cache
-
-
-def select_rows(cache: DynamicCache, rows: Tensor) -> None:
-    """Keeps (or repeats) rows of every layer."""
-    for layer in cache.layers:
-        if isinstance(layer, PreallocatedLayer):
-            layer.select(rows)
-        else:
-            layer.reorder_cache(rows)  # type: ignore[arg-type]
+    cache.reorder_cache(rows)  # type: ignore[arg-type]
 
 
 def bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int:

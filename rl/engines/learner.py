@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,23 +14,39 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rl.engines.base import OptimizerConfig, UpdateStats
+from rl.engines.packing import (
+    Layout,
+    gather,
+    microbatches,
+    packed_implementation,
+    packed_layout,
+    packed_rows,
+    padded_layout,
+    to_device,
+)
 from rl.losses import PolicyLoss
 from rl.rollouts import TrainingRow
 
 log = logging.getLogger("tanka")
 
 # Logits are made for this many values at a time and recomputed in the backward pass: [tokens, vocabulary] never exists.
-LOGITS_AT_ONCE = 2**25
+LOGITS_AT_ONCE = 2**26
 
 
 @dataclass
 class _Sums:
-    """What the micro-batches of one update add up to: see UpdateStats. ratios: one tensor a micro-batch."""
+    """What the micro-batches of one update add up to, one tensor each: see UpdateStats. order: the rows as they came."""
 
-    loss: float
-    sequence_kl: list[float]
-    admitted: list[bool]
-    ratios: list[Tensor]
+    order: list[int] = field(default_factory=list)
+    loss: list[Tensor] = field(default_factory=list)
+    sequence_kl: list[Tensor] = field(default_factory=list)
+    admitted: list[Tensor] = field(default_factory=list)
+    ratio: list[Tensor] = field(default_factory=list)
+
+    def in_order(self, values: list[Tensor]) -> list:
+        """[N] Python values in the order of the update's rows."""
+        by_row = dict(zip(self.order, torch.cat(values).tolist(), strict=True))
+        return [by_row[i] for i in range(len(by_row))]
 
 
 class Learner:
@@ -41,20 +59,26 @@ class Learner:
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
         self.halved = False
+        with autocast(model.device):
+            self.packed_implementation = packed_implementation(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.max_grad_norm = optimizer.max_grad_norm
         self.optimizer = torch.optim.AdamW(
-            self.parameters, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay
+            self.parameters,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
         )
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         """[N][T] log-probabilities (nats, float32) of the completion tokens, in the order of the rows."""
         result: list[list[float]] = [[] for _ in rows]
-        with torch.no_grad():
-            for indices in self._microbatches(rows):
-                batch = [rows[i] for i in indices]
-                for i, row, values in zip(indices, batch, self._forward(batch).tolist(), strict=True):
-                    result[i] = values[: len(row.completion_tokens)]
+        with torch.no_grad(), self._attention():
+            for indices in microbatches(rows, self.microbatch_tokens, self.packs):
+                layout = self._layout([rows[i] for i in indices])
+                for i, values in zip(indices, layout.by_row(self._forward(layout)).tolist(), strict=True):
+                    result[i] = values[: len(rows[i].completion_tokens)]
         return result
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
@@ -64,20 +88,22 @@ class Learner:
         step at all (pitfall RL-20).
         """
         sums = self._backward_or_halve(rows, loss)
+        admitted = sums.in_order(sums.admitted)
+        total = float(torch.stack(sums.loss).sum())
         grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
-        has_signal = any(any(row.coefficients) and ok for row, ok in zip(rows, sums.admitted, strict=True))
-        stepped = has_signal and torch.isfinite(torch.tensor([sums.loss, grad_norm])).all().item()
+        has_signal = any(any(row.coefficients) and ok for row, ok in zip(rows, admitted, strict=True))
+        stepped = has_signal and math.isfinite(total) and math.isfinite(grad_norm)
         if stepped:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
-        ratio = torch.cat(sums.ratios)
+        ratio = torch.cat(sums.ratio)
         return UpdateStats(
-            loss=sums.loss,
+            loss=total,
             grad_norm=grad_norm,
-            stepped=bool(stepped),
-            sequence_kl=sums.sequence_kl,
-            admitted=sums.admitted,
+            stepped=stepped,
+            sequence_kl=sums.in_order(sums.sequence_kl),
+            admitted=admitted,
             ratio_mean=ratio.mean().item(),
             ratio_max=ratio.max().item(),
             ratio_min=ratio.min().item(),
@@ -101,63 +127,62 @@ class Learner:
         return self._backward(rows, loss)
 
     def _backward(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
-        """The gradient of the whole batch, micro-batch after micro-batch, and what they say about it."""
+        """The gradient of the whole batch, micro-batch after micro-batch, and what they say about it.
+
+        A row whose coefficients are all 0, as in a group of equal rewards, has no gradient: it is only scored.
+        """
         self.optimizer.zero_grad(set_to_none=True)
-        sums = _Sums(0.0, [0.0] * len(rows), [True] * len(rows), [])
-        for indices in self._microbatches(rows):
-            batch = [rows[i] for i in indices]
-            current = self._forward(batch)
-            mask = _padded([[True] * len(row.completion_tokens) for row in batch], current, torch.bool)
-            surrogate = loss.surrogate(
-                current,
-                _padded([row.behavior_logprobs for row in batch], current),
-                _padded([row.coefficients for row in batch], current),
-                mask,
-            )
-            surrogate.loss.backward()
-            sums.loss += surrogate.loss.item()
-            sums.ratios.append(surrogate.log_ratio[mask].exp())
-            for i, row_kl, row_admitted in zip(
-                indices, surrogate.sequence_kl.tolist(), surrogate.admitted.tolist(), strict=True
-            ):
-                sums.sequence_kl[i], sums.admitted[i] = row_kl, row_admitted
+        sums = _Sums()
+        with self._attention():
+            for teaches in (True, False):
+                chosen = [i for i, row in enumerate(rows) if any(row.coefficients) == teaches]
+                with torch.set_grad_enabled(teaches):
+                    for batch in microbatches([rows[i] for i in chosen], self.microbatch_tokens, self.packs):
+                        self._microbatch(rows, [chosen[j] for j in batch], loss, sums)
         return sums
 
-    def _microbatches(self, rows: Sequence[TrainingRow]) -> Iterator[list[int]]:
-        """Indices of rows of like length, as many at once as fit `microbatch_tokens` with their padding."""
-        lengths = [len(row.prompt_tokens) + len(row.completion_tokens) for row in rows]
-        batch: list[int] = []
-        for i in sorted(range(len(rows)), key=lambda i: lengths[i]):
-            if batch and (len(batch) + 1) * lengths[i] > self.microbatch_tokens:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
-
-    def _forward(self, rows: Sequence[TrainingRow]) -> Tensor:
-        """[B, T] log-probabilities of the completions, 0 at padding.
-
-        Rows are padded on the right: under causal attention no real token sees what follows it, so no mask is needed.
-        """
-        device = self.model.device
-        width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
-        tokens = torch.zeros(len(rows), width, dtype=torch.long)
-        at: list[tuple[int, int]] = []  # (row, column) that predicts each completion token
-        for r, row in enumerate(rows):
-            ids = [*row.prompt_tokens, *row.completion_tokens]
-            tokens[r, : len(ids)] = torch.tensor(ids)
-            at += [(r, t - 1) for t in range(len(row.prompt_tokens), len(ids))]
-        predicting, columns = torch.tensor(at, device=device).unbind(-1)
-        tokens = tokens.to(device)
-        with autocast(device):
-            hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
-            values = self._token_logprobs(hidden[predicting, columns], tokens[predicting, columns + 1])
-        longest = max(len(row.completion_tokens) for row in rows)
-        offsets = torch.tensor([len(row.prompt_tokens) - 1 for row in rows], device=device)
-        return values.new_zeros(len(rows), longest).index_put(
-            (predicting, columns - offsets[predicting]), values
+    def _microbatch(
+        self, rows: Sequence[TrainingRow], indices: list[int], loss: PolicyLoss, sums: _Sums
+    ) -> None:
+        """Adds one micro-batch to the gradient, where gradients are on, and to `sums`."""
+        batch = [rows[i] for i in indices]
+        layout = self._layout(batch)
+        current = self._forward(layout)
+        behavior = torch.tensor([value for row in batch for value in row.behavior_logprobs])
+        coefficients = torch.tensor([value for row in batch for value in row.coefficients])
+        surrogate = loss.surrogate(
+            layout.by_row(current),
+            layout.by_row(to_device(behavior, current.device)),
+            layout.by_row(to_device(coefficients, current.device)),
+            layout.by_row(torch.ones_like(layout.targets, dtype=torch.bool)),
         )
+        if torch.is_grad_enabled():
+            surrogate.loss.backward()
+        sums.order += indices
+        sums.loss.append(surrogate.loss.detach())
+        sums.sequence_kl.append(surrogate.sequence_kl)
+        sums.admitted.append(surrogate.admitted)
+        sums.ratio.append(surrogate.log_ratio.flatten()[layout.cells].exp())
+
+    @property
+    def packs(self) -> bool:
+        """Whether prompts are shared and padding is left out; see rl/engines/packing.py."""
+        return self.packed_implementation is not None
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """What `_layout` needs around the forward pass, and the backward pass, in which checkpointed layers run again."""
+        return packed_rows(self.model) if self.packs else nullcontext()
+
+    def _layout(self, rows: Sequence[TrainingRow]) -> Layout:
+        if self.packed_implementation is None:
+            return padded_layout(rows, self.model.device)
+        return packed_layout(rows, self.model.device, self.packed_implementation)
+
+    def _forward(self, layout: Layout) -> Tensor:
+        """[C] log-probabilities of the completion tokens."""
+        with autocast(self.model.device):
+            hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
+            return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
 
     def _token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """[K] log-probabilities of `targets` [K] from `hidden` [K, H], through the head in pieces."""
@@ -172,17 +197,11 @@ class Learner:
         softcap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
         if softcap:
             logits = softcap * torch.tanh(logits / softcap)
-        return (logits / self.temperature).log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
 
 
 def autocast(device: torch.device) -> torch.autocast:
     """bfloat16 matrix products on a GPU; sampler and learner both compute inside it, so that their ratio is 1."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-
-def _padded(rows: Sequence[Sequence[float]], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """[B, T] tensor of rows of unequal length, 0 at padding."""
-    result = torch.zeros(like.shape, dtype=dtype or like.dtype)
-    for r, row in enumerate(rows):
-        result[r, : len(row)] = torch.tensor(row, dtype=result.dtype)
-    return result.to(like.device)

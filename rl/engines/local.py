@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl import signals
 from rl.adapters import adapts_tied_weights, quiet_peft, write_base
 from rl.engines.base import Engine, SamplingParams, UpdateStats
+from rl.engines.fit import require_context, require_vocabulary
+from rl.engines.launch import require_one_process
 from rl.errors import UserError
 from rl.hub import first_line, hub, model_errors
 from rl.losses import PolicyLoss
@@ -27,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngineConfig:
-    """microbatch_tokens: padded tokens in one forward and backward pass of the learner.
+    """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1024 elsewhere.
 
     max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
     of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
     """
 
-    microbatch_tokens: int = 16384
+    microbatch_tokens: int | None = None
     max_kv_gb: float | None = None
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
 
     def __post_init__(self) -> None:
-        if self.microbatch_tokens < 1:
+        if self.microbatch_tokens is not None and self.microbatch_tokens < 1:
             raise UserError(
-                f"engine.microbatch_tokens={self.microbatch_tokens}: expected a positive integer;"
-                " e.g. engine.microbatch_tokens=16384"
+                f"engine.microbatch_tokens={self.microbatch_tokens}: expected a positive integer, or null;"
+                " e.g. engine.microbatch_tokens=4096"
             )
         if self.max_kv_gb is not None and not self.max_kv_gb > 0:
             raise UserError(
@@ -54,6 +56,19 @@ class LocalEngineConfig:
                 "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
                 " engine.attn_implementation=sdpa, or pip install flash-attn"
             )
+
+    def check(self, blueprint: Blueprint) -> None:
+        require_one_process("engine=local")
+        if blueprint.device not in ("auto", "cpu"):
+            resolve_device(blueprint.device)
+
+    def microbatch(self, on_gpu: bool) -> int:
+        """`microbatch_tokens`, or what suits the device.
+
+        A GPU needs many tokens to be busy. Two cores are busy with few, which keeps what one layer hands to the next in
+        their caches; measured by benchmarks/learner.py.
+        """
+        return self.microbatch_tokens or (16384 if on_gpu else 1024)
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         return LocalEngine(self, blueprint, tokenizer)
@@ -70,14 +85,12 @@ class LocalEngine:
         self.device = torch.device(resolve_device(blueprint.device))
         self.tokenizer = tokenizer
         self.model, self.adapter = load_model(blueprint.model, config, self.device, seed=blueprint.seed)
-        rows = self.model.get_input_embeddings().num_embeddings
-        if (largest := max(tokenizer.get_vocab().values())) >= rows:
-            raise UserError(
-                f"{blueprint.model.source}: its tokenizer has the id {largest}, its embedding {rows} rows; give a"
-                " checkpoint whose tokenizer and weights belong together"
-            )
+        require_vocabulary(self.model, tokenizer, blueprint.model.source)
         self.learner = Learner(
-            self.model, blueprint.optimizer, blueprint.temperature, config.microbatch_tokens
+            self.model,
+            blueprint.optimizer,
+            blueprint.temperature,
+            config.microbatch(on_gpu=self.device.type == "cuda"),
         )
         # Every forward pass, of a sampled token or of a micro-batch, is a place where a signal may end the step.
         self.model.base_model.register_forward_pre_hook(lambda *_: signals.check())
@@ -92,13 +105,7 @@ class LocalEngine:
         from rl.engines.learner import autocast
         from rl.engines.sampler import sample
 
-        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        if context and (needed := max(map(len, prompts)) + params.max_tokens) > context:
-            raise UserError(
-                f"max_tokens={params.max_tokens}: the longest prompt and the budget make {needed} tokens, and the model's"
-                f" context holds {context}; type max_tokens={max(1, context - needed + params.max_tokens)} or less, or"
-                " data.max_prompt_tokens=N"
-            )
+        require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
         with memory_errors(f"engine.max_kv_gb={self.max_kv_bytes / 2**31:.2g}"), autocast(self.device):
             return sample(self.model, prompts, n, params, self.max_kv_bytes)
@@ -158,12 +165,24 @@ def load_model(
 
     Raises UserError when the checkpoint cannot be had: it names the Hub id and the way out.
     """
+    on_gpu = device.type == "cuda"
+    model: Any = read_model(spec, config.attn_implementation, on_gpu)
+    model.to(device)
+    checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if spec.lora is None:
+        return model, None
+    return add_lora(model, spec.lora, checkpointing, seed)
+
+
+def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> PreTrainedModel:
+    """The causal model before it is placed; `on_gpu` says where it will compute. Raises UserError as `load_model`."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # the bars of reading and writing shards; a download's stays
-    on_gpu = device.type == "cuda"
     # Full fine-tuning keeps float32 master weights (a bf16 weight rounds small updates away) and computes in bf16.
     dtype = {
         "auto": torch.bfloat16 if on_gpu and spec.lora else torch.float32,
@@ -175,7 +194,7 @@ def load_model(
             spec.source,
             revision=spec.revision,
             dtype=dtype,
-            attn_implementation=config.attn_implementation,
+            attn_implementation=attn_implementation,
             output_loading_info=True,
         )
     model, loaded = found
@@ -184,13 +203,7 @@ def load_model(
             f"{spec.source}: lacks {len(missing)} of the model's tensors (the first: {missing[0]}), which would be drawn at"
             " random; give a whole checkpoint of a causal language model"
         )
-    model.to(device)
-    checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
-    if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if spec.lora is None:
-        return model, None
-    return add_lora(model, spec.lora, checkpointing, seed)
+    return model
 
 
 def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int) -> tuple[Any, Any]:

@@ -1,0 +1,172 @@
+"""What all benchmarks share: contenders run in turns on one machine, and a result file says how and where.
+
+A figure is a median with its quartiles over rounds; a ratio is taken within each round, so that a slow minute of the
+machine slows both sides of it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ON_GPU = torch.cuda.is_available()
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "transformers", "trl", "peft")
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a comparison. settings: what it was run with. measure: one run, as {figure: value}."""
+
+    name: str
+    settings: dict[str, Any]
+    measure: Callable[[], Figures]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A promise or an observation: `figure` of contender `of` divided by that of `to`.
+
+    target: what is promised, at most or, for a figure that counts per second, at least; None: nothing is.
+    """
+
+    figure: str
+    of: str
+    to: str
+    target: float | None = None
+
+
+def compare(name: str, contenders: Sequence[Contender], ratios: Sequence[Ratio], rounds: int) -> None:
+    """Runs each contender once a round, in every second round the other way about; writes results/cpu/<name>.json."""
+    runs: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
+    for number in range(rounds):
+        for contender in contenders if number % 2 == 0 else contenders[::-1]:
+            figures = contender.measure()
+            runs[contender.name].append(figures)
+            print(f"{name} {number + 1}/{rounds} {contender.name}:", _line(figures), flush=True)
+    result: dict[str, Any] = {
+        "benchmark": name,
+        "machine": machine(),
+        "rounds": rounds,
+        "contenders": {c.name: summary(c, runs[c.name]) for c in contenders},
+        "ratios": [quotients(ratio, runs[ratio.of], runs[ratio.to]) for ratio in ratios],
+    }
+    write(name, result)
+    for ratio in result["ratios"]:
+        print(f"{name}: {ratio['figure']}, {ratio['of']} / {ratio['to']}: {ratio['median']:.2f}", flush=True)
+
+
+def summary(contender: Contender, runs: Sequence[Figures]) -> dict[str, Any]:
+    """A contender's settings and the spread of each of its figures."""
+    figures = {name: spread([run[name] for run in runs]) for name in runs[0]}
+    return {"settings": contender.settings, "figures": figures}
+
+
+def quotients(ratio: Ratio, ours: Sequence[Figures], theirs: Sequence[Figures]) -> dict[str, Any]:
+    """The ratio's own fields and its spread over the rounds."""
+    pairs = zip(ours, theirs, strict=True)
+    return {**asdict(ratio), **spread([a[ratio.figure] / b[ratio.figure] for a, b in pairs])}
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """The median, the quartiles and the values themselves."""
+    runs = list(values)
+    low, median, high = statistics.quantiles(runs, n=4, method="inclusive") if len(runs) > 1 else runs * 3
+    return {"median": median, "q1": low, "q3": high, "runs": runs}
+
+
+def write(name: str, result: dict[str, Any]) -> None:
+    """A GPU's results do not replace those of the processor beside it."""
+    folder = RESULTS / ("gpu" if ON_GPU else "cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+Moment = tuple[float, float]
+
+
+def now() -> Moment:
+    """The wall's and the processor's seconds, once a GPU has done what it was told."""
+    if ON_GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
+
+
+def since(start: Moment) -> Figures:
+    """`seconds`, and `cpu_seconds` of all threads, which other programs on the machine disturb less."""
+    wall, cpu = now()
+    return {"seconds": wall - start[0], "cpu_seconds": cpu - start[1]}
+
+
+class Laps:
+    """Called at the end of each lap of something that goes round: `figures` holds what each took."""
+
+    def __init__(self) -> None:
+        self.figures: list[Figures] = []
+        self.start = now()
+
+    def __call__(self) -> None:
+        self.figures.append(since(self.start))
+        self.start = now()
+
+
+def in_fresh_process(module: str, *arguments: str) -> Figures:
+    """`python -m module arguments`, whose last line of output is a JSON object of figures."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], text=True, stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_memory() -> float:
+    """GiB that this process had in memory at most: on a GPU of its memory, else of the machine's."""
+    if ON_GPU:
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def machine() -> dict[str, Any]:
+    """What a reader needs to judge the figures. load: programs that wanted a core, over the last quarter of an hour."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if ON_GPU else None,
+        "python": platform.python_version(),
+        "packages": {package: importlib.metadata.version(package) for package in PACKAGES},
+        "load": round(os.getloadavg()[2], 1),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    """The processor's own name, which Linux keeps in /proc/cpuinfo."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _line(figures: Figures) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def rounds_from(arguments: Sequence[str], default: int = 5) -> int:
+    """The first argument of a benchmark, if any: how many rounds."""
+    return int(arguments[0]) if arguments else default

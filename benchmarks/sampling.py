@@ -1,0 +1,137 @@
+"""Our sampler beside transformers' `model.generate`, sampled tokens a second: `python -m benchmarks.sampling [rounds]`.
+
+Three cases: 16 problems x 8 completions of up to 64 tokens by the embedded model, at its natural ends and, forced, of
+64 tokens each; 4 prompts x 8 of 128 tokens at the shape of a 135M-parameter Llama. Ours returns log-probabilities too,
+which generate is not asked for; generate runs with its dynamic and its static cache.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.harness import Contender, Figures, Ratio, compare, now, rounds_from, since
+from benchmarks.learner import ON_GPU, SHAPE
+from recipes.cli import CONF, register_resolvers, resolved
+from rl.blueprint import blueprint_from
+from rl.engines.base import SamplingParams
+from rl.engines.learner import autocast
+from rl.engines.local import default_kv_gb
+from rl.engines.sampler import sample
+from rl.problems import load
+from rl.run import open_renderer
+
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+PROBLEMS, GROUP = 16, 8
+NO_STOP = frozenset({-1})
+CACHES = {"generate_dynamic": None, "generate_static": "static"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """target: how many times faster than generate with either cache ours is promised to be."""
+
+    name: str
+    model: Any  # a causal language model of transformers
+    prompts: Sequence[Sequence[int]]
+    max_tokens: int
+    stop_ids: frozenset[int]
+    target: float
+
+    def settings(self) -> dict[str, Any]:
+        return {"prompts": len(self.prompts), "completions": GROUP, "max_tokens": self.max_tokens}
+
+
+def main(rounds: int) -> None:
+    for case in (*embedded(), llama_135m()):
+        contenders = [
+            Contender("ours", case.settings(), partial(ours, case)),
+            *(
+                Contender(
+                    name, case.settings() | {"cache": cache or "dynamic"}, partial(generate, case, cache)
+                )
+                for name, cache in CACHES.items()
+            ),
+        ]
+        for contender in contenders:
+            contender.measure()  # the first run of each also plans its matrix products
+        ratios = [Ratio("tokens_per_second", "ours", name, case.target) for name in CACHES]
+        compare(case.name, contenders, ratios, rounds)
+
+
+def embedded() -> tuple[Case, Case]:
+    """The first batch of the main job, as its recipe renders it."""
+    register_resolvers()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        blueprint = blueprint_from(resolved(compose("rl_basic")))
+    problems = load(blueprint.data, blueprint.seed)
+    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    batch = problems.batch(0, PROBLEMS, blueprint.seed)
+    prompts = [renderer.prompt(problems.messages(problem)) for problem in batch]
+    model: Any = AutoModelForCausalLM.from_pretrained(blueprint.model.source)
+    model = model.to(DEVICE).eval()
+    return (
+        Case("sampling_forced", model, prompts, 64, NO_STOP, 1.7),
+        Case("sampling_natural", model, prompts, 64, renderer.stop_ids, 2.0),
+    )
+
+
+def llama_135m() -> Case:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SHAPE)).to(DEVICE).eval()
+    prompts = torch.randint(SHAPE["vocab_size"], (4, 64)).tolist()
+    return Case("sampling_135m", model, prompts, 128, NO_STOP, 1.4)
+
+
+def ours(case: Case) -> Figures:
+    params = SamplingParams(case.max_tokens, 1.0, case.stop_ids, seed=0)
+    start = now()
+    with autocast(DEVICE):
+        groups = sample(case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30)
+    return rates(since(start), sum(len(completion.tokens) for group in groups for completion in group))
+
+
+def generate(case: Case, cache: str | None) -> Figures:
+    """generate on left-padded prompts, at temperature 1 without any cut of the distribution."""
+    width = max(map(len, case.prompts))
+    padding = [[0] * (width - len(prompt)) for prompt in case.prompts]
+    ids = torch.tensor([[*zeros, *prompt] for zeros, prompt in zip(padding, case.prompts, strict=True)])
+    mask = torch.tensor(
+        [[*zeros, *[1] * len(prompt)] for zeros, prompt in zip(padding, case.prompts, strict=True)]
+    )
+    stops = None if case.stop_ids == NO_STOP else sorted(case.stop_ids)
+    start = now()
+    with autocast(DEVICE):
+        sequences = case.model.generate(
+            input_ids=ids.to(DEVICE),
+            attention_mask=mask.to(DEVICE),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=case.max_tokens,
+            num_return_sequences=GROUP,
+            eos_token_id=stops,
+            pad_token_id=0,
+            cache_implementation=cache,
+        )
+    tokens = sequences[:, width:].cpu()
+    figures = since(start)
+    ended = torch.isin(tokens, torch.tensor(sorted(case.stop_ids))).int().cumsum(-1)
+    lengths = (ended == 0).sum(-1) + (ended[:, -1] > 0).int()
+    return rates(figures, int(lengths.sum()))
+
+
+def rates(figures: Figures, tokens: int) -> Figures:
+    return {"tokens_per_second": tokens / figures["seconds"], "tokens": tokens, **figures}
+
+
+if __name__ == "__main__":
+    main(rounds_from(sys.argv[1:]))

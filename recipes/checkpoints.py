@@ -1,0 +1,85 @@
+"""What a Tinker service keeps of a run: `python -m recipes.checkpoints run=runs/rl_basic/... action=list`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from recipes.cli import Composed, recipe
+from rl import checkpoint
+from rl.errors import UserError
+from rl.run_directory import disk_errors
+from rl.schema import build
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsConfig:
+    """See conf/checkpoints.yaml."""
+
+    run: str
+    action: Literal["list", "download", "delete"]
+    step: int | None
+    out: str | None
+
+    def __post_init__(self) -> None:
+        if self.action != "list" and self.step is None:
+            raise UserError(
+                f"step=null: action={self.action} needs one; action=list shows them; e.g. step=20"
+            )
+
+
+@recipe("checkpoints", CheckpointsConfig)
+def main(composed: Composed) -> None:
+    """Lists the run's checkpoints with what the service keeps of each; downloads one's adapter; deletes one there."""
+    config: CheckpointsConfig = build(CheckpointsConfig, composed.tree)
+    run = Path(config.run).expanduser().absolute()
+    found = {checkpoint.step_of(path): path for path in checkpoint.steps(run / "checkpoints")}
+    if not found:
+        raise UserError(f"run={run}: holds no checkpoint; expected a run of engine=tinker")
+    if config.step is not None and config.step not in found:
+        raise UserError(f"step={config.step}: no such checkpoint; there are {', '.join(map(str, found))}")
+
+    from rl.engines.tinker import saved_state
+    from rl.engines.tinker_service import Service, require_access
+
+    states = {step: saved_state(path) for step, path in found.items()}
+    require_access()
+    service = Service(next(iter(states.values()))["base_model"])
+    if config.step is None:
+        kept = {run_id(state): service.checkpoints(run_id(state)) for state in states.values()}
+        Console(width=120).print(table_of(states, {c.tinker_path for group in kept.values() for c in group}))
+        return
+    state = states[config.step]
+    if config.action == "delete":
+        for path in (state["state"], state["adapter"]):
+            service.delete(path)
+            print(f"deleted: {path}")
+        print(f"{found[config.step]} can no longer be resumed")
+        return
+    out = Path(config.out).expanduser() if config.out else found[config.step] / "adapter"
+    with disk_errors(f"out={out}", out.parent):
+        out.mkdir(parents=True, exist_ok=True)
+        service.download(state["adapter"], out, state["base"])
+    print(f"adapter: {out}")
+
+
+def run_id(state: dict[str, str]) -> str:
+    """The training run on the service that a checkpoint belongs to; a run that was resumed has several."""
+    return state["state"].removeprefix("tinker://").split("/")[0]
+
+
+def table_of(states: dict[int, dict[str, str]], kept: set[str]) -> Table:
+    """One line for each path of each checkpoint."""
+    table = Table("step", "what", "path", "on the service")
+    for step, state in states.items():
+        for what in ("state", "adapter"):
+            table.add_row(str(step), what, state[what], "kept" if state[what] in kept else "gone")
+    return table
+
+
+if __name__ == "__main__":
+    main()

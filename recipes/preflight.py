@@ -1,0 +1,149 @@
+"""Token budgets before any training: `python -m recipes.preflight model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, cast
+
+from rich.console import Console
+
+from recipes.cli import Composed, recipe
+from rl.blueprint import Blueprint, blueprint_from, require
+from rl.engines.base import Engine
+from rl.engines.local import LocalEngine
+from rl.engines.trl import TrlEngineConfig
+from rl.errors import UserError
+from rl.hub import require_model
+from rl.labels import LABELS
+from rl.memory import shape_of, step_memory
+from rl.preflight import Preflight, ask, read, sample
+from rl.preflight_files import Memory, tables, write_files
+from rl.problems import ProblemSet, load
+from rl.run_cost import RunCost, forward_seconds_per_token, run_cost, update_passes
+from rl.run_directory import disk_errors
+from rl.schema import build
+
+PIPE_WIDTH = 120  # columns where there is no terminal to ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a preflight has beside the blueprint of the run: see conf/preflight.yaml."""
+
+    problems: int
+    completions: int
+    budgets: list[int] | None
+    language: Literal["en", "ja"]
+    out: str
+
+    def __post_init__(self) -> None:
+        require(self.problems >= 1, "problems", self.problems, "a positive integer", 32)
+        require(self.completions >= 1, "completions", self.completions, "a positive integer", 8)
+        require(
+            self.budgets is None or (bool(self.budgets) and all(1 <= b <= 10**7 for b in self.budgets)),
+            "budgets", self.budgets, "positive integers", "[64,128,256]",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreflightConfig(Choices, Blueprint):
+    """Every key that may be typed."""
+
+
+@recipe("preflight", PreflightConfig)
+def main(composed: Composed) -> None:
+    """Samples the model once at the widest budget, reads every smaller one off, prints tables, writes files."""
+    own = {field.name for field in fields(Choices)}
+    choices: Choices = build(Choices, {key: composed.tree[key] for key in own})
+    blueprint = blueprint_from({key: value for key, value in composed.tree.items() if key not in own})
+    if blueprint.loss.needs_groups and choices.completions == 1:
+        raise UserError(
+            f"completions=1: loss={blueprint.loss.name} compares the completions of one problem; type completions=8"
+        )
+    if isinstance(blueprint.engine, TrlEngineConfig):
+        raise UserError(
+            "engine=trl: it samples only while it trains; type engine=local, which gives the same completions"
+        )
+    blueprint.engine.check(blueprint)
+    if blueprint.model.path is None:
+        require_model(str(blueprint.model.id), blueprint.model.revision)
+    problems = load(blueprint.data, blueprint.seed)
+    out = composed.job_dir or Path(choices.out).expanduser().absolute()
+    with closing(blueprint.rewards):
+        found, cost, memory = measure(choices, blueprint, problems)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    for part in tables(found, cost, memory):
+        console.print(part)
+    with disk_errors(f"out={choices.out}", out):
+        files = write_files(out, found, cost, memory, LABELS[choices.language])
+    for name, file in files.items():
+        console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
+
+
+def measure(
+    choices: Choices, blueprint: Blueprint, problems: ProblemSet
+) -> tuple[Preflight, RunCost, Memory | None]:
+    """What the budgets do, what the run would take, and the memory of `engine=local`."""
+    from rl.run import open_renderer
+
+    blueprint.rewards.start()
+    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    if limit := blueprint.data.max_prompt_tokens:
+        problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
+    asked = ask(blueprint, problems, renderer, choices.problems)
+    budgets = budgets_of(choices, blueprint, asked.room(blueprint.model))
+    with closing(cast(Engine, blueprint.engine.open(blueprint, tokenizer))) as engine:
+        blueprint.rewards.check()
+        print(
+            f"{len(asked.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",
+            flush=True,
+        )
+        start = time.perf_counter()
+        sampled = sample(blueprint, renderer, engine, asked, choices.completions, budgets[-1])
+        seconds = time.perf_counter() - start
+        found = read(blueprint, renderer, sampled, budgets)
+        rollouts = sampled.at(found.budget, renderer)
+        on_gpu = isinstance(engine, LocalEngine) and engine.device.type == "cuda"
+        # Whole groups, about as many rollouts as there are problems: the learner reads a group's prompt once.
+        forward = forward_seconds_per_token(engine, rollouts[: choices.problems])
+        cost = run_cost(
+            blueprint,
+            steps=blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size)),
+            problems=min(blueprint.batch_size, len(problems.train)),
+            rollouts=rollouts,
+            tokens_per_second=sum(len(c.tokens) for group in sampled.completions for c in group) / seconds,
+            update_seconds_per_token=forward * update_passes(blueprint, on_gpu),
+        )
+        if not isinstance(engine, LocalEngine):
+            return found, cost, None
+        longest = max(map(len, asked.prompts))
+        memory = step_memory(blueprint, shape_of(blueprint.model), longest, on_gpu, engine.max_kv_bytes)
+        return found, cost, memory
+
+
+def budgets_of(choices: Choices, blueprint: Blueprint, room: float) -> list[int]:
+    """The budgets to read, the run's own among them. Raises UserError when the widest leaves the model's context."""
+    own = blueprint.budget.first(blueprint.max_tokens)
+    thinking = blueprint.model.facts.get("thinking_tokens") or 0
+    budgets = sorted({own, *(choices.budgets or budgets_around(own, min(room, max(4 * own, thinking))))})
+    if budgets[-1] > room:
+        raise UserError(
+            f"{'max_tokens' if own > room else 'budgets'}={budgets[-1]}: the longest prompt leaves {room} tokens of the"
+            f" model's context; type {room} or less"
+        )
+    return budgets
+
+
+def budgets_around(budget: int, widest: float) -> list[int]:
+    """A quarter of the budget, then doubled up to the widest, e.g. 16, 32, 64, 128, 256 for 64 and 256."""
+    doubled = (max(1, budget // 4) * 2**power for power in itertools.count())
+    return [*itertools.takewhile(lambda b: b < widest, doubled), int(widest)]
+
+
+if __name__ == "__main__":
+    main()

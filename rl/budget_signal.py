@@ -1,0 +1,80 @@
+"""How much a loss can learn from completions at a token budget, and how long they are: estimates over P problems."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rl.blueprint import Blueprint
+from rl.evaluation import Sampled, by_problem
+from rl.rollouts import Rollout
+from rl.statistics import RESAMPLES, Estimate, estimate_share
+
+ENOUGH = 0.25  # of the groups, or batches: what the lower end of the interval must reach
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a loss compares a reward with: `size` completions of one problem (a group), or of a whole batch."""
+
+    grouped: bool
+    size: int
+
+    def __str__(self) -> str:
+        return f"{'groups' if self.grouped else 'batches'} of {self.size}"
+
+    @property
+    def label(self) -> str:
+        """The key of its words in rl/labels.py."""
+        return "signal_of_groups" if self.grouped else "signal_of_batches"
+
+    def signal(self, rollouts: Sequence[Rollout]) -> Estimate:
+        """The share of such groups, or batches, whose members earn different rewards: no other moves a weight.
+
+        Of groups, unbiased (`group_signal`). Of batches, 1 - q**size with q the share of the commonest reward.
+        """
+        groups = [[rollout.reward for rollout in group] for group in by_problem(rollouts)]
+        if self.grouped:
+            whole = [rewards for rewards in groups if len(rewards) >= self.size]
+            return estimate_share([group_signal(rewards, self.size) for rewards in whole])
+        ((common, _),) = Counter(reward for rewards in groups for reward in rewards).most_common(1)
+        uniform = estimate_share([rewards.count(common) / len(rewards) for rewards in groups])
+        return Estimate(*(1 - share**self.size for share in (uniform.value, uniform.high, uniform.low)))
+
+
+def baseline_of(blueprint: Blueprint, completions: int) -> Baseline:
+    """The run's; where it has larger groups than `completions`, groups of that size, of which fewer have a signal."""
+    if blueprint.loss.needs_groups:
+        return Baseline(grouped=True, size=min(completions, blueprint.group_size))
+    return Baseline(grouped=False, size=blueprint.batch_size * blueprint.group_size)
+
+
+def group_signal(rewards: Sequence[float], size: int) -> float:
+    """The chance that `size` of a problem's completions, drawn without replacement, do not all earn the same.
+
+    A U-statistic: unbiased for a group of `size` fresh completions (Hoeffding 1948), as pass@k is.
+    """
+    uniform = sum(math.comb(count, size) for count in Counter(rewards).values())
+    return 1 - uniform / math.comb(len(rewards), size)
+
+
+def length_quantile(sampled: Sampled, share: float) -> Estimate:
+    """The tokens that `share` of the completions do not exceed; inf where the budget they were sampled with cuts it off.
+
+    The interval resamples whole problems, as rl/statistics.py does.
+    """
+    import numpy
+
+    lengths, owners = [], []
+    for problem, group in enumerate(sampled.completions):
+        lengths += [math.inf if c.stop_reason == "length" else len(c.tokens) for c in group]
+        owners += [problem] * len(group)
+    order = numpy.argsort(lengths, kind="stable")
+    ranked, problems = numpy.array(lengths)[order], len(sampled.completions)
+    draws = numpy.random.default_rng(0).multinomial(problems, numpy.full(problems, 1 / problems), RESAMPLES)
+    weights = numpy.vstack([numpy.ones(problems, int), draws])[:, numpy.array(owners)[order]].cumsum(axis=1)
+    value, *resampled = ranked[(weights >= share * weights[:, -1:]).argmax(axis=1)]
+    low, high = numpy.quantile(resampled, (0.025, 0.975), method="higher")
+    return Estimate(float(value), float(low), float(high))

@@ -1,0 +1,153 @@
+"""One training step on a service and the same step here, compared: whether the service computes what it should."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl.engines.base import OptimizerConfig, SamplingParams
+from rl.engines.tinker_sampling import AskedGroups
+from rl.errors import UserError
+from rl.losses import weigh
+from rl.rollouts import TrainingRow, rollouts_from
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rl.blueprint import Blueprint
+    from rl.engines.tinker import TinkerEngine
+    from rl.problems import ProblemSet
+
+# With an epsilon far above every gradient, Adam's first step is the gradient itself times a constant: what the adapter
+# moved by is what the service computed.
+LINEAR = OptimizerConfig(eps=1.0, max_grad_norm=math.inf)
+SAME = 1e-5  # nats: the same weights score the same tokens twice
+DRIFT = 0.3  # nats by which some behaviour log-probabilities are moved, so that clipping and the trust region have work
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """How a step there compares with the same step here.
+
+    cosine, norm_ratio: of the adapter's change, there against here. sampler_drift: largest difference, in nats, of a
+    sampled token's log-probability between the service's sampler and its learner; learner_drift: between its learner and
+    ours. rows, admitted: rows of the step, and those inside the loss's trust region (there, here). overlaps: whether the
+    policy before the step can still be sampled after it, and that leaves the learner as the step made it.
+    """
+
+    cosine: float
+    norm_ratio: float
+    sampler_drift: float
+    learner_drift: float
+    rows: int
+    admitted: tuple[int, int]
+    overlaps: bool
+
+
+def compare(blueprint: Blueprint, problems: ProblemSet) -> Conformance:
+    """Samples a small batch on the service, and takes one step from the same fresh adapter there and here, in float32."""
+    from rl.engines.tinker import TinkerEngine
+    from rl.run import open_renderer
+
+    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    engine = blueprint.engine.open(dataclasses.replace(blueprint, optimizer=LINEAR), tokenizer)
+    if not isinstance(engine, TinkerEngine):
+        raise UserError("engine: check_engine compares a service with this machine; type engine=tinker")
+    chosen = problems.batch(0, blueprint.batch_size, blueprint.seed)
+    prompts = [renderer.prompt(problems.messages(problem)) for problem in chosen]
+    params = SamplingParams(blueprint.max_tokens, 1.0, renderer.stop_ids, seed=blueprint.seed)
+    rollouts = rollouts_from(chosen, prompts, engine.sample(prompts, blueprint.group_size, params), renderer)
+    for n, rollout in enumerate(rollouts):
+        rollout.reward = float(n % 2)  # any rewards do; these give every group a signal
+    rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
+    sampler_drift = largest_difference([row.behavior_logprobs for row in rows], engine.logprobs(rows))
+    rows = [drifted(row) if n % 4 == 3 else row for n, row in enumerate(rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        return compare_steps(engine, blueprint, rows, sampler_drift, Path(folder))
+
+
+def compare_steps(
+    engine: TinkerEngine,
+    blueprint: Blueprint,
+    rows: Sequence[TrainingRow],
+    sampler_drift: float,
+    folder: Path,
+) -> Conformance:
+    """The rest of `compare`: `folder` takes the service's adapter before and after its step."""
+    import peft
+    import torch
+
+    from rl.adapters import load_adapter
+    from rl.engines.learner import Learner
+    from rl.engines.local import resolve_device
+
+    there_logprobs = engine.logprobs(rows)
+    before = download(engine, folder / "before")
+    engine.publish()
+    older = engine.sampler
+    asked = one_completion(engine, older, rows[0])
+    there = engine.update(rows, blueprint.loss, learning_rate=1.0)
+    change_there = flat(download(engine, folder / "after")) - flat(before)
+    stepped = engine.logprobs(rows[:1])
+    again = one_completion(engine, older, rows[0])
+    overlaps = (
+        largest_difference([again], [asked]) < SAME
+        and largest_difference(engine.logprobs(rows[:1]), stepped) < SAME
+    )
+
+    device = torch.device(resolve_device(blueprint.device))
+    adapted = load_adapter(folder / "before", blueprint.model.source, device)
+    for name, parameter in adapted.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+    learner = Learner(adapted.get_base_model(), LINEAR, temperature=1.0, microbatch_tokens=4096)  # type: ignore[arg-type]
+    here_logprobs = learner.logprobs(rows)
+    here = learner.update(rows, blueprint.loss, learning_rate=1.0)
+    change_here = flat(peft.get_peft_model_state_dict(adapted)) - flat(before)
+    return Conformance(
+        cosine=torch.nn.functional.cosine_similarity(change_there, change_here, dim=0).item(),
+        norm_ratio=(change_there.norm() / change_here.norm()).item(),
+        sampler_drift=sampler_drift,
+        learner_drift=largest_difference(there_logprobs, here_logprobs),
+        rows=len(rows),
+        admitted=(sum(there.admitted), sum(here.admitted)),
+        overlaps=overlaps,
+    )
+
+
+def one_completion(engine: TinkerEngine, sampler: Any, row: TrainingRow) -> list[float]:
+    """Log-probabilities of the same few tokens each time, as long as `sampler` is the same policy."""
+    params = SamplingParams(max_tokens=4, temperature=1.0, stop_ids=frozenset(), seed=0)
+    ((completion,),) = AskedGroups(sampler, [row.prompt_tokens], 1, params, 1, engine.ledger).result()
+    return completion.logprobs
+
+
+def drifted(row: TrainingRow) -> TrainingRow:
+    """The row as if an older policy had sampled it: its log-probabilities moved by -DRIFT, 0, +DRIFT in turn."""
+    moved = [value + DRIFT * (t % 3 - 1) for t, value in enumerate(row.behavior_logprobs)]
+    return dataclasses.replace(row, behavior_logprobs=moved)
+
+
+def download(engine: TinkerEngine, folder: Path) -> dict[str, Tensor]:
+    """The service's adapter as it is now, by name; its files stay in `folder`."""
+    import peft
+
+    folder.mkdir()
+    engine.export(folder)
+    return peft.load_peft_weights(str(folder), device="cpu")
+
+
+def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """All values in one vector, in the order of the names."""
+    import torch
+
+    return torch.cat([tensors[name].detach().cpu().double().flatten() for name in sorted(tensors)])
+
+
+def largest_difference(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
+    """Over the tokens of all rows; of rows of unequal length, over those that both have."""
+    return max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=False))

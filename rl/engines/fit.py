@@ -1,0 +1,32 @@
+"""Whether a model, its tokenizer and what it is asked for fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rl.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def require_vocabulary(model: PreTrainedModel, tokenizer: Any, source: str) -> None:
+    """Raises UserError unless every id of the tokenizer has a row of the embedding."""
+    rows: Any = model.get_input_embeddings().num_embeddings
+    if (largest := max(tokenizer.get_vocab().values())) >= rows:
+        raise UserError(
+            f"{source}: its tokenizer has the id {largest}, its embedding {rows} rows; give a"
+            " checkpoint whose tokenizer and weights belong together"
+        )
+
+
+def require_context(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """Raises UserError unless the longest prompt and the budget fit the model's positions."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if context and (needed := max(map(len, prompts)) + max_tokens) > context:
+        raise UserError(
+            f"max_tokens={max_tokens}: the longest prompt and the budget make {needed} tokens, and the model's"
+            f" context holds {context}; type max_tokens={max(1, context - needed + max_tokens)} or less, or"
+            " data.max_prompt_tokens=N"
+        )

@@ -1,0 +1,31 @@
+"""How this process was started: by itself, or by accelerate or torchrun as one of several. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+
+from rl.errors import UserError
+
+
+def rank() -> int:
+    """This process's number in its launch; 0 without a launcher."""
+    return int(os.environ.get("RANK", 0))
+
+
+def world_size() -> int:
+    """The number of processes in the launch; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_launched() -> bool:
+    """Whether torchrun, or accelerate by it, started this process, and will end it when it must."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def require_one_process(what: str) -> None:
+    """Raises UserError when `what`, which runs in one process, was started in several."""
+    if world_size() > 1:
+        raise UserError(
+            f"{what}: runs in one process, and {world_size()} were started (WORLD_SIZE); type engine=trl for one run on"
+            " all of them, or start it with python -m"
+        )

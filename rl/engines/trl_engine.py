@@ -1,0 +1,229 @@
+"""The engine behind `engine=trl`: one policy on all processes of a launch, trained by TRL's trainer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from trl import GRPOConfig
+
+from rl.adapters import write_base
+from rl.blueprint import Blueprint
+from rl.engines.base import SamplingParams
+from rl.engines.fit import require_context, require_vocabulary
+from rl.engines.launch import world_size
+from rl.engines.learner import autocast
+from rl.engines.local import (
+    add_lora,
+    default_kv_gb,
+    memory_errors,
+    read_model,
+    resolve_device,
+)
+from rl.engines.sampler import sample
+from rl.engines.trl import TrlEngineConfig
+from rl.engines.trl_ranks import Ranks, Released
+from rl.engines.trl_trainer import PolicyTrainer
+from rl.engines.trl_vllm import complete, require_server
+from rl.errors import UserError
+from rl.rollouts import Completion
+from rl.train import Run
+
+SHARDING = "sharding.txt"  # in a checkpoint: how its weights are laid out
+PATIENCE = 3 * 3600  # seconds that processes wait for rank 0, which may load data, evaluate or grade
+
+
+class TrlEngine:
+    """A `Driver` (rl/engines/base.py): the same on each process, led by rank 0 (rl/engines/trl_ranks.py)."""
+
+    def __init__(self, config: TrlEngineConfig, blueprint: Blueprint, tokenizer: Any) -> None:
+        # TRL 1.16 and DeepSpeed use names that others are about to drop; no user can do anything about it.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|torch")
+        self.config, self.blueprint, self.tokenizer = config, blueprint, tokenizer
+        self.args = trainer_arguments(config, blueprint)
+        self.ranks = Ranks(self)
+        if self.args.n_gpu > 1:
+            raise UserError(
+                f"{self.args.n_gpu} GPUs are visible to one process; start with accelerate launch --config_file"
+                " conf/accelerate/ddp.yaml -m recipes.rl_basic ..., or set CUDA_VISIBLE_DEVICES=0"
+            )
+        if self.ranks.leads and config.vllm == "server":
+            require_server(config.vllm_url, blueprint.model.source)
+        on_gpu = self.args.device.type == "cuda"
+        self.base, self.adapter = read_model(blueprint.model, config.attn_implementation, on_gpu), None
+        require_vocabulary(self.base, tokenizer, blueprint.model.source)
+        if blueprint.model.lora:
+            self.base, self.adapter = add_lora(self.base, blueprint.model.lora, False, blueprint.seed)
+            if self.args.deepspeed_plugin and self.args.deepspeed_plugin.zero_stage == 3:
+                self.adapter.to(self.base.dtype)  # ZeRO-3 gathers weights of one dtype (huggingface/trl#6089)
+        self.trainer: PolicyTrainer
+        self.run: Run | None = None
+        self.checkpoint: Path | None = None
+
+    def drive(self, run: Run) -> None:
+        if (count := len(run.problems.train)) < self.blueprint.batch_size:
+            raise UserError(
+                f"batch_size={self.blueprint.batch_size}: there are {count} train problems, and engine=trl takes whole"
+                f" batches; type batch_size={count} or less"
+            )
+        self.run = run
+        self.ranks.call("train", run.total_steps, self.checkpoint)
+
+    def train(self, total_steps: int, checkpoint: Path | None) -> None:
+        """On each process: the trainer's loop, from `checkpoint` on."""
+        if self.run:
+            self.args.output_dir = str(self.run.directory.path)
+        self.trainer = PolicyTrainer(
+            self.args,
+            self.adapter or self.base,
+            self.tokenizer,
+            self.blueprint,
+            self.ranks,
+            self.run,
+            total_steps,
+        )
+        with memory_errors(f"engine.microbatch_rows={max(1, self.args.per_device_train_batch_size // 2)}"):
+            self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def follow(self) -> None:
+        """On the processes that do not lead: until rank 0 ends."""
+        try:
+            self.ranks.follow()
+        except Released:
+            return
+
+    def publish(self) -> None:
+        """Nothing to do: sampling takes the current weights, and sends them to vLLM when they have moved."""
+
+    def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+    ) -> list[list[Completion]]:
+        require_context(self.base, prompts, params.max_tokens)
+        shares = self.ranks.call("sample_share", prompts, n, params)
+        for share in shares:
+            if isinstance(share, UserError):
+                raise share
+        return [group for share in shares for group in share][: len(prompts)]
+
+    def sample_share(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+    ) -> list[list[list[Completion]] | UserError]:
+        """On each process: its share of the prompts, then everyone's. All shares are equally long, as vLLM needs it."""
+        size = -(-len(prompts) // self.args.world_size)
+        first = self.args.process_index * size
+        share = [prompts[min(first + i, len(prompts) - 1)] for i in range(size)]
+        try:
+            sampled: list[list[Completion]] | UserError = self._complete(share, n, params, first)
+        except UserError as error:
+            sampled = error
+        return gather_object([sampled])
+
+    def _complete(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, skip: int
+    ) -> list[list[Completion]]:
+        if self.config.vllm != "off":
+            return complete(self.trainer.synced_vllm(), prompts, n, params)
+        kv_gb = self.config.max_kv_gb or default_kv_gb(self.args.device)
+        with (
+            memory_errors(f"engine.max_kv_gb={kv_gb / 2:.2g}"),
+            self.trainer.whole_model() as model,
+            autocast(self.args.device),
+        ):
+            return sample(model, prompts, n, params, kv_gb * 2**30, skip)
+
+    def save(self, path: Path) -> None:
+        self.ranks.call("save_share", path)
+
+    def save_share(self, path: Path) -> None:
+        """On each process: its part of a checkpoint, in the trainer's own layout."""
+        self.export_share(path)
+        self.trainer._save_optimizer_and_scheduler(str(path))
+        if self.ranks.leads:
+            self.trainer.state.save_to_json(str(path / "trainer_state.json"))
+            (path / SHARDING).write_text(self._sharding(), encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Notes where to go on: the trainer reads it once the weights are laid out."""
+        if (before := (path / SHARDING).read_text(encoding="utf-8")) != self._sharding():
+            raise UserError(
+                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start with the accelerate"
+                " config of the first start"
+            )
+        self.checkpoint = path
+
+    def _sharding(self) -> str:
+        if self.args.deepspeed_plugin:
+            return "DeepSpeed"
+        asked = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+        return "FSDP" if asked and self.args.device.type != "cpu" else "DDP"  # accelerate shards on GPUs only
+
+    def export(self, path: Path) -> None:
+        self.ranks.call("export_share", path)
+
+    def export_share(self, path: Path) -> None:
+        """On each process: what transformers and peft load, written by rank 0."""
+        self.trainer.save_model(str(path), _internal_call=True)
+        if self.adapter:
+            with self.trainer.whole_model():
+                if self.ranks.leads:
+                    write_base(path, self.base)
+        if self.ranks.leads:
+            (path / "training_args.bin").unlink()  # a pickle with this machine's paths
+            if not any(path.glob("*.safetensors")):
+                raise UserError(
+                    f"{path}: the sharded weights were not put together; set fsdp_state_dict_type: FULL_STATE_DICT, or"
+                    " zero3_save_16bit_model: true, in the accelerate config"
+                )
+
+    def close(self) -> None:
+        self.ranks.stop()
+        self.run = None
+        self.__dict__.pop("trainer", None)
+        del self.base, self.adapter
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def trainer_arguments(config: TrlEngineConfig, blueprint: Blueprint) -> GRPOConfig:
+    """TRL's settings for a blueprint; creating them joins the launch's processes."""
+    on_gpu = resolve_device(blueprint.device) == "cuda"
+    rollouts = blueprint.batch_size * blueprint.group_size
+    share = rollouts // world_size()
+    rows = max(size for size in range(1, min(config.microbatch_rows, share) + 1) if share % size == 0)
+    checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
+    return GRPOConfig(
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=share // rows,
+        steps_per_generation=share // rows,  # one optimiser step for a whole batch
+        num_generations=rollouts,  # TRL only checks it; the coefficients know the groups
+        num_iterations=blueprint.loss.updates_per_batch,
+        temperature=blueprint.temperature,
+        max_completion_length=blueprint.max_tokens,
+        max_grad_norm=blueprint.optimizer.max_grad_norm,
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        gradient_checkpointing=checkpointing,
+        seed=blueprint.seed % 2**32,
+        use_cache=True,  # else the exported config would turn it off
+        ignore_data_skip=True,
+        ddp_find_unused_parameters=False,
+        ddp_timeout=PATIENCE,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_vllm=config.vllm != "off",
+        vllm_mode=config.vllm if config.vllm != "off" else "colocate",
+        vllm_server_base_url=config.vllm_url,
+        vllm_gpu_memory_utilization=config.vllm_memory,
+        vllm_tensor_parallel_size=config.vllm_tensor_parallel,
+        vllm_importance_sampling_correction=False,  # our surrogate has the ratios
+    )

@@ -1,0 +1,76 @@
+"""Sampling with vLLM through TRL: what a server needs, and its answers as completions."""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from rl.engines.base import SamplingParams
+from rl.errors import UserError
+from rl.rollouts import Completion
+
+LOGPROBS_MODE = "processed_logprobs"  # after the temperature: those of the distribution that was sampled from
+
+
+def server_command(source: str, url: str) -> str:
+    """What starts a server that TRL can sample from and send weights to (TRL 1.16, `VLLMClient`)."""
+    port = urllib.parse.urlsplit(url).port or 8000
+    return (
+        f"VLLM_SERVER_DEV_MODE=1 vllm serve {source} --port {port} --logprobs-mode {LOGPROBS_MODE}"
+        """ --weight-transfer-config '{"backend": "nccl"}'"""
+    )
+
+
+def require_server(url: str, source: str) -> None:
+    """Raises UserError unless a vLLM server answers at `url` and gives the log-probabilities that it sampled with."""
+    command = server_command(source, url)
+    try:
+        with urllib.request.urlopen(f"{url}/server_info?config_format=json", timeout=30) as answer:
+            mode = json.load(answer)["vllm_config"]["model_config"]["logprobs_mode"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = "VLLM_SERVER_DEV_MODE=1 is not set" if getattr(error, "code", 0) == 404 else str(error)
+        raise UserError(
+            f"engine.vllm_url={url}: no vLLM server that takes weights ({reason}); start it with: {command}"
+        ) from None
+    if mode != LOGPROBS_MODE:
+        raise UserError(
+            f"engine.vllm_url={url}: the server gives {mode}, not the log-probabilities that it sampled with; start it"
+            f" with: {command}"
+        )
+
+
+def complete(
+    generation: Any, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+) -> list[list[Completion]]:
+    """[P][n] completions of P prompts by a `trl.generation.VLLMGeneration`, on all processes at once.
+
+    Raises UserError when a token comes without a log-probability: nothing can be trained on it.
+    """
+    generation.temperature = params.temperature
+    generation.max_completion_length = params.max_tokens
+    # No seed: vLLM would give each of a prompt's completions the same one.
+    generation.generation_kwargs = {"stop_token_ids": sorted(params.stop_ids), "ignore_eos": True}
+    repeated = [list(prompt) for prompt in prompts for _ in range(n)]
+    _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
+    if logprobs is None:
+        raise UserError("engine.vllm: vLLM gave no log-probabilities; expected one a token")
+    completions = [
+        _completion(list(tokens), [token[0] for token in values], params)
+        for tokens, values in zip(sampled, logprobs, strict=True)
+    ]
+    return [completions[i : i + n] for i in range(0, len(completions), n)]
+
+
+def _completion(tokens: list[int], logprobs: list[float | None], params: SamplingParams) -> Completion:
+    values = [math.nan if value is None else value for value in logprobs]  # TRL writes NaN as None
+    if len(values) != len(tokens) or (params.temperature > 0 and not all(map(math.isfinite, values))):
+        raise UserError(
+            "engine.vllm: vLLM gave a token without a finite log-probability; nothing can be trained on it; try"
+            " engine.vllm=off, or a smaller learning_rate"
+        )
+    return Completion(tokens, values, "stop" if tokens[-1] in params.stop_ids else "length")

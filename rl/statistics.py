@@ -1,0 +1,132 @@
+"""Estimates from P problems with n completions each: pass@k, maj@k, and 95 % intervals over the problems.
+
+Completions of one problem are alike, so every interval resamples whole problems (the cluster bootstrap: Efron and
+Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+RESAMPLES = 2000
+Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval; all NaN where there is nothing to estimate from."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def estimate(numerators: Sequence[float], denominators: Sequence[float] | None = None) -> Estimate:
+    """sum(numerators) / sum(denominators) over P problems (denominators: 1 each) with its bootstrap interval.
+
+    The resamples are the same for every call with the same P, so that two estimates over the same problems can be
+    compared. NaN when the denominators sum to 0; the interval ends at inf where resamples do.
+    """
+    import numpy
+
+    top = numpy.asarray(numerators, dtype=float)
+    bottom = numpy.ones_like(top) if denominators is None else numpy.asarray(denominators, dtype=float)
+    if not bottom.sum():
+        return Estimate(math.nan, math.nan, math.nan)
+    counts = _resamples(len(top))
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        resampled = (counts @ top) / (counts @ bottom)
+    resampled = resampled[~numpy.isnan(resampled)]
+    # No interpolation: next to an inf it would make a NaN.
+    low = numpy.quantile(resampled, 0.025, method="lower")
+    high = numpy.quantile(resampled, 0.975, method="higher")
+    return Estimate(float(top.sum() / bottom.sum()), float(low), float(high))
+
+
+@functools.lru_cache(maxsize=8)
+def _resamples(problems: int) -> Any:
+    """[RESAMPLES, P] how often each problem is drawn in each resample."""
+    import numpy
+
+    shares = numpy.full(problems, 1 / problems)
+    return numpy.random.default_rng(0).multinomial(problems, shares, RESAMPLES).astype(float)
+
+
+def estimate_share(shares: Sequence[float]) -> Estimate:
+    """The mean of P shares with its interval.
+
+    Where all of them are 0, or all 1, resamples cannot differ: Wilson's interval for P trials stands in for them.
+    """
+    if shares and all(share == shares[0] for share in shares) and shares[0] in (0, 1):
+        return wilson(float(shares[0]), len(shares))
+    return estimate(shares)
+
+
+def estimate_change(changes: Sequence[float]) -> Estimate:
+    """The mean of P differences of shares, each in [-1, 1], with its interval.
+
+    Where all of them are -1, 0 or 1, resamples cannot differ: at most so many problems as Wilson's interval allows
+    for P trials may be of another kind.
+    """
+    if changes and all(change == changes[0] for change in changes) and changes[0] in (-1, 0, 1):
+        value, others = float(changes[0]), wilson(0.0, len(changes)).high
+        return Estimate(value, max(-1.0, value - others), min(1.0, value + others))
+    return estimate(changes)
+
+
+def wilson(share: float, trials: int) -> Estimate:
+    """A share of independent trials with its score interval (Wilson, JASA 22, 1927)."""
+    z2 = Z95**2 / trials
+    center = (share + z2 / 2) / (1 + z2)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+    return Estimate(share, max(0.0, center - half), min(1.0, center + half))
+
+
+def pass_at_k(correct: int, n: int, k: int) -> float:
+    """The chance that k of n completions, drawn without replacement, hold at least one of the `correct` ones.
+
+    Unbiased (Chen et al. 2021, arXiv:2107.03374, section 2.1). Raises ValueError unless 1 <= k <= n.
+    """
+    if not 1 <= k <= n:
+        raise ValueError(f"k={k}: expected 1 to n={n}")
+    return 1 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def majority_at_k(answers: Sequence[Hashable | None], right: Hashable, k: int) -> float:
+    """The chance that the most frequent answer of k of the n completions is `right`, over all draws of k, exactly.
+
+    None does not vote; m answers that share the lead win 1/m each. Self-consistency: arXiv:2203.11171.
+    Raises ValueError unless 1 <= k <= n.
+    """
+    n = len(answers)
+    if not 1 <= k <= n:
+        raise ValueError(f"k={k}: expected 1 to n={n}")
+    votes = Counter(answer for answer in answers if answer is not None)
+    silent = n - votes.total()
+    mine = votes.pop(right, 0)
+    total = 0.0
+    for lead in range(1, min(mine, k) + 1):
+        # ways[drawn, rivals]: how the others can fill `drawn` places with none above `lead`, `rivals` level with it
+        ways = {(drawn, 0): math.comb(silent, drawn) for drawn in range(min(silent, k - lead) + 1)}
+        for count in votes.values():
+            ways = _with_answer(ways, count, lead, k - lead)
+        favorable = sum(w / (rivals + 1) for (drawn, rivals), w in ways.items() if drawn == k - lead)
+        total += math.comb(mine, lead) * favorable
+    return total / math.comb(n, k)
+
+
+def _with_answer(
+    ways: dict[tuple[int, int], int], count: int, lead: int, places: int
+) -> dict[tuple[int, int], int]:
+    """`ways` extended by an answer that `count` completions gave, of which at most `lead` may be drawn."""
+    extended: Counter[tuple[int, int]] = Counter()
+    for (drawn, rivals), number in ways.items():
+        for taken in range(min(count, lead, places - drawn) + 1):
+            extended[drawn + taken, rivals + (taken == lead)] += number * math.comb(count, taken)
+    return extended
