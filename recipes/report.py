@@ -12,10 +12,10 @@ from rl.schema import build
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """run: the directory of a run, or of a sweep's runs, finished or not; language: of the page's words."""
+    """run: the directory of a run, or of a sweep's runs, finished or not; language: of the page's words, null: the run's own."""
 
     run: str
-    language: Literal["en", "ja"]
+    language: Literal["en", "ja"] | None
 
 
 @recipe("report", ReportConfig)

@@ -86,6 +86,13 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """language: of the words in the report that a run leaves, and in its pictures."""
+
+    language: Literal["en", "ja"] = "en"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blueprint:
     """One run. N = batch_size problems x group_size completions a step; see conf/rl_basic.yaml for each choice."""
 
@@ -100,6 +107,7 @@ class Blueprint:
     logger: dict[str, Logger]
     optimizer: OptimizerConfig
     sampling: SamplingConfig
+    report: ReportConfig
 
     max_tokens: int
     batch_size: int

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rl.blueprint import Blueprint
-from rl.evaluation import Sampled, by_problem
+from rl.evaluation import by_problem
 from rl.rollouts import Rollout
 from rl.statistics import RESAMPLES, Estimate, estimate_share
 
-ENOUGH = 0.25  # of the groups, or batches: what the lower end of the interval must reach
+ENOUGH = 0.1  # of the groups, or batches: what the lower end of the interval must reach
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,22 @@ def group_signal(rewards: Sequence[float], size: int) -> float:
     return 1 - uniform / math.comb(len(rewards), size)
 
 
-def length_quantile(sampled: Sampled, share: float) -> Estimate:
-    """The tokens that `share` of the completions do not exceed; inf where the budget they were sampled with cuts it off.
+def length_quantile(rollouts: Sequence[Rollout], share: float) -> Estimate:
+    """The tokens that `share` of the completions do not exceed; inf where that is one which its budget cut.
 
     The interval resamples whole problems, as rl/statistics.py does.
     """
     import numpy
 
-    lengths, owners = [], []
-    for problem, group in enumerate(sampled.completions):
-        lengths += [math.inf if c.stop_reason == "length" else len(c.tokens) for c in group]
-        owners += [problem] * len(group)
+    groups = [[r.completion for r in group] for group in by_problem(rollouts)]
+    lengths = [math.inf if c.stop_reason == "length" else len(c.tokens) for group in groups for c in group]
+    owners = numpy.repeat(numpy.arange(len(groups)), list(map(len, groups)))
     order = numpy.argsort(lengths, kind="stable")
-    ranked, problems = numpy.array(lengths)[order], len(sampled.completions)
-    draws = numpy.random.default_rng(0).multinomial(problems, numpy.full(problems, 1 / problems), RESAMPLES)
-    weights = numpy.vstack([numpy.ones(problems, int), draws])[:, numpy.array(owners)[order]].cumsum(axis=1)
-    value, *resampled = ranked[(weights >= share * weights[:, -1:]).argmax(axis=1)]
+    draws = numpy.random.default_rng(0).multinomial(
+        len(groups), numpy.full(len(groups), 1 / len(groups)), RESAMPLES
+    )
+    # Each row: how often each completion, from the shortest to the longest, is drawn; the first row is the sample itself.
+    counts = numpy.vstack([numpy.ones(len(groups), int), draws])[:, owners[order]].cumsum(axis=1)
+    value, *resampled = numpy.array(lengths)[order][(counts >= share * counts[:, -1:]).argmax(axis=1)]
     low, high = numpy.quantile(resampled, (0.025, 0.975), method="higher")
     return Estimate(float(value), float(low), float(high))

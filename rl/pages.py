@@ -8,12 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from rl.boxes import split_boxes
 from rl.errors import UserError
 from rl.labels import LABELS
 from rl.plot_style import Themed
 
 Language = Literal["en", "ja"]
+
+
+def language_of(run_dir: Path) -> Language:
+    """The run's own choice, `report.language` in its config.yaml; English where it says none."""
+    try:
+        config = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+        language = config["report"]["language"]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return "en"
+    return language if language in LABELS else "en"
 
 
 def write_page(

@@ -76,9 +76,9 @@ class Preflight:
         if now["signal"].low >= ENOUGH:
             meaning = "enough to learn from, but most of what is sampled is cut"
         elif now["signal"].value > 0:
-            meaning = "few steps would move the weights"
+            meaning = "perhaps too little to learn from"
         else:
-            meaning = "no step would move the weights"
+            meaning = "nothing to learn from, no step would move the weights"
         return f"{self.summary}: {meaning}; try {' or '.join(self.remedies)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def read(blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Se
         temperature=blueprint.temperature,
         baseline=baseline,
         readings=readings,
-        lengths={name: length_quantile(sampled, share) for name, share in QUANTILES.items()},
+        lengths={name: length_quantile(rollouts, share) for name, share in QUANTILES.items()},
         remedies=remedies(blueprint, renderer, readings, budget, baseline),
     )
 
@@ -199,18 +199,17 @@ def remedies(
     blueprint: Blueprint, renderer: Renderer, readings: dict[int, Estimates], budget: int, baseline: Baseline
 ) -> list[str]:
     """What to type, most promising first: another budget, with what was read at it, or a model that thinks less."""
-    now, found = readings[budget], []
+    now = readings[budget]
     cut = now["truncated"].value > MOST_CUT
-    wanted = []
-    if now["signal"].low < ENOUGH:
-        wanted.append(smallest_with_signal(readings))
-    if cut:
-        wanted.append(next((b for b, r in readings.items() if r["truncated"].value <= MOST_CUT), None))
-    for other in dict.fromkeys(wanted):
-        if other is None:
-            found.append(f"max_tokens above {max(readings)}" if cut else "easier or harder problems")
-        else:
-            found.append(f"max_tokens={other} ({facts(readings[other], baseline)})")
+    wanted = [
+        None if now["signal"].low >= ENOUGH else smallest_with_signal(readings),
+        next((b for b, r in readings.items() if r["truncated"].value <= MOST_CUT), None) if cut else None,
+    ]
+    found = [f"max_tokens={b} ({facts(readings[b], baseline)})" for b in dict.fromkeys(filter(None, wanted))]
+    if not found:
+        widest = max(readings)
+        all_cut = readings[widest]["truncated"].value > MOST_CUT
+        found.append(f"max_tokens above {widest}" if all_cut else "easier or harder problems")
     if not cut:
         return found
     if isinstance(blueprint.budget, Constant):

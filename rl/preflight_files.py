@@ -64,7 +64,7 @@ def _budgets(found: Preflight) -> Table:
         table.add_column(heading, justify="right")
     table.add_column()
     for budget, reading in found.readings.items():
-        notes = ((found.budget, "this run"), (found.smallest, "smallest with enough signal"))
+        notes = ((found.budget, "this run"), (found.smallest, "smallest"))
         mark = ", ".join(note for at, note in notes if at == budget)
         table.add_row(
             str(budget), *(cell(name, reading[name]) for name in COLUMNS), f"← {mark}" if mark else ""
@@ -156,9 +156,8 @@ def draw(found: Preflight, colors: Colors, labels: Labels) -> Figure:
 def _line(axes: Axes, found: Preflight, name: str, color: str, marker: str, labels: Labels) -> None:
     budgets = list(found.readings)
     values, lows, highs = zip(*(reading[name] for reading in found.readings.values()), strict=True)
-    meaning = (
-        labels[name] if name != "signal" else labels[found.baseline.label].format(size=found.baseline.size)
-    )
+    words = {"signal": found.baseline.label, "reward": "reward_total"}
+    meaning = labels[words.get(name, name)].format(size=found.baseline.size)
     axes.plot(
         budgets, values, color=color, marker=marker, markersize=5, linewidth=1.8, label=f"{name}: {meaning}"
     )

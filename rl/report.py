@@ -10,7 +10,7 @@ from typing import Any
 from rl.errors import UserError
 from rl.jsonl import read_jsonl
 from rl.labels import LABELS
-from rl.pages import Language, require_room, write_csv, write_page
+from rl.pages import Language, language_of, require_room, write_csv, write_page
 from rl.plots import save_plots
 from rl.summary import LAST_STEPS, Rows, format_estimate, measured, summarize
 
@@ -23,10 +23,10 @@ PREFLIGHT = ("truncated", "format", "accuracy", "reward", "signal", "tokens")
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # two samples, early and late
 
 
-def write_report(run_dir: Path, language: Language = "en") -> Path:
+def write_report(run_dir: Path, language: Language | None = None) -> Path:
     """Writes report.html, metrics.csv and report/*.png into the run directory; returns the page's path.
 
-    The page needs no network and no other file. A run that is still going is reported as far as it is.
+    The page needs no network and no other file. Its language is the run's own `report.language` unless given. A run that is still going is reported as far as it is.
 
     Raises UserError when the directory is no run directory, no step has been logged yet, or one of its files is not
     what a run writes.
@@ -40,6 +40,7 @@ def write_report(run_dir: Path, language: Language = "en") -> Path:
     if not rows:
         raise UserError(f"run={run_dir} has no finished step yet: wait for the first line of metrics.jsonl")
     require_room(run_dir, "metrics.csv")
+    language = language or language_of(run_dir)
     evaluations = read_jsonl(run_dir / "evaluations.jsonl")
     samples = read_samples(run_dir)
     status = _read_object(run_dir / "status.json", "state", str)

@@ -11,23 +11,24 @@ from urllib.parse import quote
 
 from rl.errors import UserError
 from rl.labels import LABELS
-from rl.pages import Language, require_room, write_csv, write_page
+from rl.pages import Language, language_of, require_room, write_csv, write_page
 from rl.plot_style import save_themed
 from rl.summary import format_estimate
 from rl.sweep import BUDGET, MEASURES, Job, Measured, read_sweep, varied
 from rl.sweep_plots import draw_sweep
 
 
-def write_sweep_report(folder: Path, language: Language = "en") -> Path:
+def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
     """Writes report.html, sweep.csv and report/sweep-*.png into the sweep's folder; returns the page's path.
 
     The page needs no network and no other file, and links to the reports of the jobs beside it. A sweep that is still
-    going is reported as far as it is. Raises UserError when the folder holds no job.
+    going is reported as far as it is. Its language is the first job's own unless given. Raises UserError when the folder holds no job.
     """
     jobs = read_sweep(folder)
     if not jobs:
         raise UserError(f"run={folder} holds no run: give a run directory, or the folder of a sweep's runs")
     require_room(folder, "sweep.csv")
+    language = language or language_of(jobs[0].folder)
     write_csv([row_of(job, varied(jobs)) for job in jobs], folder / "sweep.csv")
     draw = partial(draw_sweep, jobs, labels=LABELS[language])
     return write_page(

@@ -7,6 +7,7 @@ from typing import Any
 
 from rl.jsonl import read_jsonl
 from rl.labels import LABELS
+from rl.pages import language_of
 from rl.plot_style import render, style
 from rl.plots import pictures
 from rl.report import before_and_after, read_samples
@@ -29,7 +30,10 @@ def run_media(run_dir: Path) -> dict[str, Any]:
     if not rows:
         return {}
     with style("light") as colors:
-        figures = {name: draw(colors) for name, draw in pictures(rows, evaluations, LABELS["en"]).items()}
+        figures = {
+            name: draw(colors)
+            for name, draw in pictures(rows, evaluations, LABELS[language_of(run_dir)]).items()
+        }
         images = {name: wandb.Image(render(figure)) for name, figure in figures.items() if figure is not None}
     pairs, _ = before_and_after(read_samples(run_dir))
     answers = [[sample.get(column) for column in COLUMNS.values()] for pair in pairs for sample in pair]

@@ -12,7 +12,7 @@ import torch
 from rl.engines.base import OptimizerConfig, SamplingConfig, SamplingParams
 from rl.engines.learner import Learner
 from rl.engines.local import LocalEngine, LocalEngineConfig
-from rl.engines.sampler import draw, sample
+from rl.engines.sampler import draw, sample, uniforms_of
 from rl.errors import NotFinite, UserError
 from rl.losses import GRPO, DrGRPO, FlashReinforce
 from rl.rollouts import TrainingRow
@@ -52,7 +52,7 @@ def test_sampler_equals_the_plain_loop(model):
     stop_ids = frozenset(range(12))
     params = SamplingParams(20, 1.0, stop_ids, seed=12)
     completions = sample(model, PROMPTS, 3, params, UNLIMITED)
-    uniforms = torch.rand(len(PROMPTS), 3, 20, generator=torch.Generator().manual_seed(12))
+    uniforms = uniforms_of(len(PROMPTS), 3, 20, seed=12)
     endings = Counter()
     for p, prompt in enumerate(PROMPTS):
         for g, completion in enumerate(completions[p]):

@@ -274,10 +274,10 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
     learner = Learner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
     forward = learner._forward
 
-    def too_large(batch):
-        if len(batch) > 2:
+    def too_large(layout):
+        if layout.shape[0] > 3:  # rows; 8 tokens hold the prompt and three of the four completions
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(batch)
+        return forward(layout)
 
     monkeypatch.setattr(learner, "_forward", too_large)
     with caplog.at_level(logging.WARNING, "tanka"):

@@ -73,7 +73,9 @@ def test_no_logger_leaves_the_record_and_nothing_else(tmp_path: Path) -> None:
     loggers.open(run_info(tmp_path))
     loggers.log(1, metrics(1))
     loggers.close(0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "samples.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "evaluations.jsonl", "metrics.jsonl", "samples.jsonl",
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import math
 import subprocess
 import sys
 import warnings
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from rl.plot_style import style
 from rl.plots import draw_curves, save_plots
 from rl.report import before_and_after, write_report
 from rl.summary import MAIN_METRICS
+from tests.pages import Page, evaluation
 
 ROOT = Path(__file__).parents[1]
 STEPS = 12
@@ -53,16 +52,6 @@ def metrics(step: int) -> dict[str, float]:
         "budget": 128 - 4 * step,
         **({"eval/reward_correct": good} if step % 4 == 1 else {}),
     }
-
-
-def evaluation(
-    accuracy: float, low: float, high: float, tokens_per_correct: list[float | None]
-) -> dict[str, Any]:
-    return {
-        "budget": 64, "problems": 32, "completions": 4, "temperature": 1.0, "accuracy": [accuracy, low, high],
-        "truncated": [1 - accuracy, 1 - high, 1 - low], "tokens_per_correct": tokens_per_correct,
-        "pass@4": [accuracy, low, high],
-    }  # fmt: skip
 
 
 def sample(step: int, problem: str, **changed: Any) -> dict[str, Any]:
@@ -103,41 +92,6 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def html(run_dir: Path) -> str:
     return write_report(run_dir).read_text(encoding="utf-8")
-
-
-class Page(HTMLParser):
-    """The page's tags, the addresses it refers to, the text of its marks, and all its text."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: Counter[str] = Counter()
-        self.addresses: list[str] = []
-        self.marks: list[tuple[str, str]] = []
-        self.text = ""
-        self.mark: str | None = None
-        self.folded = 0
-        self.folded_text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        named = dict(attributes)
-        self.addresses += [str(named[key]) for key in ("src", "srcset", "href", "action") if key in named]
-        self.folded += tag == "details"
-        if tag == "mark":
-            self.mark = named["class"]
-
-    def handle_endtag(self, tag: str) -> None:
-        self.folded -= tag == "details"
-        if tag == "mark":
-            self.mark = None
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self.folded:
-            self.folded_text += data
-        if self.mark:
-            self.marks.append((self.mark, data))
 
 
 def test_the_page_stands_alone(html: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rl import signals
 from rl.engines import decode, sampler
 from rl.engines.base import SamplingParams
-from rl.engines.decode import ModelDecoder, cache_bytes, prefill
+from rl.engines.decode import ModelDecoder, cache_bytes, decoder_for, prefill
 from rl.engines.decode_llama import LlamaDecoder, decodes
 from rl.engines.sampler import draw, sample
 from tests.conftest import ARCHITECTURES, ROOT
@@ -162,19 +162,59 @@ def test_other_models_take_their_own_forward_pass(tiny_random_model):
     assert not decodes(tiny_random_model()[0].bfloat16())
 
 
+def held_bytes(decoder) -> int:
+    """Bytes of all keys and values that a decoder keeps."""
+    if isinstance(decoder, LlamaDecoder):
+        return sum(t.nbytes for cache in decoder.caches for t in vars(cache).values())
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in decoder.cache.layers)
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize(("known", "expected"), [(True, 2 * (10 + 4 * 6)), (False, 2 * (4 * 10 + 4 * 6))])
 def test_the_cache_takes_the_memory_it_was_planned_with(known, expected, tiny_random_model, monkeypatch):
     """A token is 2 (key and value) x 2 layers x 2 heads x 8 x 4 bytes; 2 prompts of 10 tokens, 4 completions of 6."""
     model = tiny_random_model()[0].eval()
     monkeypatch.setattr(decode, "decodes", lambda model: known)
-    assert 2 * cache_bytes(model, 10, 4, 6, compiled=False) == expected * 256
-    decoder, _ = prefill(model, [[5] * 10, [6] * 10], 4, 6, compiled=False)
-    if known:
-        held = [t for cache in decoder.caches for t in vars(cache).values()]
-    else:
-        held = [t for layer in decoder.cache.layers for t in (layer.keys, layer.values)]
-    assert sum(t.nbytes for t in held) == expected * 256
+    assert cache_bytes(model, 2, 8, 10, 6, compiled=False) == expected * 256
+    decoder = decoder_for(model, prefill(model, [[5] * 10, [6] * 10]), 4, 6, compiled=False)
+    assert held_bytes(decoder) == expected * 256
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_waiting_prompts_take_the_room_of_finished_rows(known, tiny_random_model, monkeypatch):
+    """The same tokens as all at once, within the memory, in fewer steps than one batch after the other would take.
+
+    40 prompts, of which three fit at a time: the rows write around the ring of 24 columns more than once.
+    """
+    model = tiny_random_model()[0].eval()
+    monkeypatch.setattr(decode, "decodes", lambda model: known)
+    prompts = [[5 + p] * (1 + 7 * p % 11) for p in range(40)]
+    expected = sample(model, prompts, 4, PARAMS, UNLIMITED)
+    cap = 3 * cache_bytes(model, 1, 4, 11, 24, compiled=False)
+    kind = LlamaDecoder if known else ModelDecoder
+    step, admit = kind.step, kind.admit
+    steps, admitted, held = [], [], []
+
+    def spied_step(self, tokens):
+        steps.append(self)
+        held.append(held_bytes(self))
+        return step(self, tokens)
+
+    def spied_admit(self, more):
+        admit(self, more)
+        admitted.append(len(more.visible))
+        held.append(held_bytes(self))
+
+    monkeypatch.setattr(kind, "step", spied_step)
+    monkeypatch.setattr(kind, "admit", spied_admit)
+    assert_same(sample(model, prompts, 4, PARAMS, cap), expected)
+    assert max(held) <= cap
+    assert sum(admitted) > 20
+    assert max(steps.count(decoder) for decoder in set(steps)) > 2 * 24
+    longest = [max(len(c.tokens) for c in group) for group in expected]
+    by_length = sorted(range(40), key=lambda p: -len(prompts[p]))
+    in_turns = sum(max(longest[p] for p in by_length[i : i + 3]) - 1 for i in range(0, 40, 3))
+    assert len(steps) < 0.8 * in_turns
 
 
 def test_a_signal_ends_sampling_at_the_next_token(tiny_random_model):

@@ -24,7 +24,7 @@ from rl.plot_style import style
 from rl.sweep import Job, is_sweep, lines, natural, read_job, read_sweep, varied
 from rl.sweep_plots import draw_sweep
 from rl.sweep_report import write_sweep_report
-from tests.test_report import Page, evaluation
+from tests.pages import Page, evaluation
 
 NAN = math.nan
 

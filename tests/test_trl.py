@@ -179,7 +179,7 @@ def test_the_published_recipes_run(experiment, folder):
     """Their losses, rewards, adapters and schedules, with a small model on generated problems."""
     small = (
         "data=word_problems",
-        "data.train_size=20",
+        "data.train_size=200",
         "data.test_size=3",
         "batch_size=4",
         "max_tokens=8",
@@ -195,7 +195,14 @@ def test_the_published_recipes_run(experiment, folder):
         "logger=none",
         "device=cpu",
     )
-    process = start("rl_basic", *settings, f"run_dir={experiment}", "preflight=off", cwd=folder)
+    process = start(
+        "rl_basic",
+        *settings,
+        f"run_dir={experiment}",
+        "preflight=off",
+        "data.max_prompt_tokens=null",
+        cwd=folder,
+    )
     assert process.wait(250) == 0, process.err
     assert len(timeless(folder / experiment)) == 2
 

@@ -4,54 +4,99 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import DynamicCache, PreTrainedConfig
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+
+
+class Ring:
+    """`budget` columns that all rows write at the same place, the first one again after the last.
+
+    A row lives for at most `budget` tokens, so it never overwrites its own; what it reads of others' is masked.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.written = 0
+
+    @property
+    def column(self) -> int:
+        """Where the next token goes."""
+        return self.written % self.budget
+
+    @property
+    def used(self) -> int:
+        return min(self.written, self.budget)
+
+    def advance(self) -> None:
+        self.written += 1
 
 
 class PreallocatedLayer(DynamicLayer):
-    """One attention layer's keys and values, [B, kv_heads, capacity, head_dim], of which `length` columns are written."""
+    """One attention layer's keys and values, [B, kv_heads, width + budget, head_dim]: the prompts, then a ring."""
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, prompts: DynamicLayer, capacity: int) -> None:
-        """Goes on from a layer that has read the prompts; room for `capacity` columns comes with the first reordering."""
+    def __init__(self, prompts: CacheLayerMixin, rows: Tensor, budget: int) -> None:
+        """Starts with the given rows, some more than once, of a layer that has read the prompts."""
         super().__init__()
         assert prompts.keys is not None and prompts.values is not None
-        self.keys, self.values, self.length = prompts.keys, prompts.values, prompts.get_seq_length()
-        self.capacity = capacity
+        self.width = prompts.get_seq_length()
+        self.ring = Ring(budget)
         self.device, self.is_initialized = prompts.keys.device, True
+        self.keys, self.values = prompts.keys, prompts.values
+        self.reorder_cache(rows)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        start, self.length = self.length, self.length + key_states.shape[2]
-        self.keys[:, :, start : self.length] = key_states
-        self.values[:, :, start : self.length] = value_states
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        column = self.width + self.ring.column
+        self.keys[:, :, column : column + 1] = key_states
+        self.values[:, :, column : column + 1] = value_states
+        self.ring.advance()
+        used = self.width + self.ring.used
+        return self.keys[:, :, :used], self.values[:, :, :used]
 
     def get_seq_length(self) -> int:
-        return self.length
+        return self.width + self.ring.used
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.keys = rows_of(self.keys, beam_idx, self.length, self.capacity)
-        self.values = rows_of(self.values, beam_idx, self.length, self.capacity)
+        capacity = self.width + self.ring.budget
+        self.keys, self.values = (
+            rows_of(buffer, beam_idx, self.get_seq_length(), capacity) for buffer in (self.keys, self.values)
+        )
+
+    def admit(self, prompts: CacheLayerMixin, rows: Tensor) -> None:
+        """Adds the given rows of a layer that has read more prompts, none longer than those here."""
+        assert prompts.keys is not None and prompts.values is not None
+        # Zeros, not empty memory: masked columns count for nothing only if what lies there is a number.
+        self.keys, self.values = (
+            torch.cat((buffer, widened(new[rows], self.width, self.ring.budget)))
+            for buffer, new in ((self.keys, prompts.keys), (self.values, prompts.values))
+        )
 
 
-def rows_of(buffer: Tensor, rows: Tensor, length: int, capacity: int) -> Tensor:
-    """The given rows of [B, ..., L, D] in a new buffer of `capacity` columns, of which the first `length` are copied."""
+def rows_of(buffer: Tensor, rows: Tensor, used: int, capacity: int) -> Tensor:
+    """The given rows of [B, ..., L, D] in a new buffer of `capacity` columns, of which the first `used` are copied."""
     new = buffer.new_empty(len(rows), *buffer.shape[1:-2], capacity, buffer.shape[-1])
-    torch.index_select(buffer[..., :length, :], 0, rows, out=new[..., :length, :])
+    torch.index_select(buffer[..., :used, :], 0, rows, out=new[..., :used, :])
     return new
 
 
-def preallocate(cache: DynamicCache, rows: Tensor, capacity: int) -> None:
-    """Goes on with the given rows of `cache`, some more than once.
+def widened(prompts: Tensor, width: int, budget: int) -> Tensor:
+    """[..., L, D] with zeros on the left up to `width` columns, and `budget` columns of zeros on the right."""
+    return functional.pad(prompts, (0, 0, width - prompts.shape[-2], budget))
 
-    Its full-attention layers get room for `capacity` columns; other kinds of layer stay as they are.
+
+def preallocate(cache: DynamicCache, rows: Tensor, budget: int) -> None:
+    """Makes a cache that has read the prompts one of the given rows, some more than once.
+
+    Its full-attention layers get room for `budget` tokens; other kinds of layer stay as they are.
     """
-    cache.layers = [
-        PreallocatedLayer(layer, capacity) if type(layer) is DynamicLayer else layer for layer in cache.layers
-    ]
-    cache.reorder_cache(rows)  # type: ignore[arg-type]
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer:
+            cache.layers[index] = PreallocatedLayer(layer, rows, budget)
+        else:
+            layer.reorder_cache(rows)  # type: ignore[arg-type]
 
 
 def bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int:

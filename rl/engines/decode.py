@@ -6,21 +6,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import CompileConfig, DynamicCache, PreTrainedModel
 
-from rl.engines.cache import bytes_per_token, preallocate
+from rl.engines.cache import Ring, bytes_per_token, preallocate
 from rl.engines.decode_llama import LlamaDecoder, decodes
 
 # One graph for all batch sizes and lengths. CUDA graphs would need both to stay as they are.
 COMPILED = CompileConfig(dynamic=True, mode="default")
 
 
+@dataclass
+class Prefill:
+    """P prompts that the model has read, padded on the left to W tokens.
+
+    cache: their keys and values. visible: [P, W], False at padding. logits: [P, V] of the first completion token.
+    """
+
+    cache: DynamicCache
+    visible: Tensor
+    logits: Tensor
+
+
 class Decoder(Protocol):
-    """B rows whose prompts the model has read."""
+    """B rows, n of each prompt at first. Every row writes its tokens to the same cache column at the same time.
+
+    admits: whether it can take more prompts on the way.
+    """
+
+    admits: bool
 
     def step(self, tokens: Tensor) -> Tensor:
         """Appends one token [B] to each row; the logits [B, V] of the next."""
@@ -28,13 +47,13 @@ class Decoder(Protocol):
     def keep(self, rows: Tensor) -> None:
         """Goes on with the given rows only, an increasing index into the B of now."""
 
+    def admit(self, more: Prefill) -> None:
+        """Adds n rows for each of more prompts, none longer than the longest of the first ones."""
 
-def prefill(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], n: int, budget: int, compiled: bool
-) -> tuple[Decoder, Tensor]:
-    """A decoder of n rows a prompt, those of one prompt next to each other, and the logits [P, V] after each prompt."""
+
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Prefill:
+    """One forward pass over all prompts."""
     width = max(map(len, prompts))
-    # Prompts are padded on the left, so that every row writes the same cache column at the same time.
     input_ids = torch.zeros(len(prompts), width, dtype=torch.long)
     visible = torch.zeros(len(prompts), width, dtype=torch.bool)
     for p, prompt in enumerate(prompts):
@@ -50,15 +69,27 @@ def prefill(
         use_cache=True,
         logits_to_keep=1,
     ).logits[:, -1]
-    if decodes(model) and not compiled:
-        return LlamaDecoder(model, cache, visible, n, budget), logits
-    return ModelDecoder(model, cache, visible, n, budget, compiled), logits
+    return Prefill(cache, visible, logits)
 
 
-def cache_bytes(model: PreTrainedModel, prompt_length: int, n: int, budget: int, compiled: bool) -> int:
-    """Keys and values of one prompt and its n completions."""
-    copies = 1 if decodes(model) and not compiled else n
-    return (copies * prompt_length + n * budget) * bytes_per_token(model.config, model.dtype)
+def decoder_for(model: PreTrainedModel, first: Prefill, n: int, budget: int, compiled: bool) -> Decoder:
+    """A decoder of n rows a prompt, those of one prompt next to each other, with room for `budget` tokens a row."""
+    if shares_prompts(model, compiled):
+        return LlamaDecoder(model, first, n, budget)
+    return ModelDecoder(model, first, n, budget, compiled)
+
+
+def shares_prompts(model: PreTrainedModel, compiled: bool) -> bool:
+    """Whether the completions of a prompt share its keys and values."""
+    return decodes(model) and not compiled
+
+
+def cache_bytes(
+    model: PreTrainedModel, prompts: int, rows: int, width: int, budget: int, compiled: bool
+) -> int:
+    """Keys and values of `rows` completions of `prompts` prompts of `width` tokens."""
+    copies = prompts if shares_prompts(model, compiled) else rows
+    return (copies * width + rows * budget) * bytes_per_token(model.config, model.dtype)
 
 
 class ModelDecoder:
@@ -67,29 +98,28 @@ class ModelDecoder:
     compiled: the pass goes through torch.compile, once for all batch sizes and lengths.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        cache: DynamicCache,
-        visible: Tensor,
-        n: int,
-        budget: int,
-        compiled: bool,
-    ) -> None:
-        prompts, self.length = visible.shape  # columns of the cache in use, the same for all rows
-        spread = torch.arange(prompts, device=visible.device).repeat_interleave(n)
-        self.model = model
+    def __init__(self, model: PreTrainedModel, first: Prefill, n: int, budget: int, compiled: bool) -> None:
+        prompts, self.width = first.visible.shape
+        spread = torch.arange(prompts, device=first.visible.device).repeat_interleave(n)
+        layer_types = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"]
+        # A ready four-dimensional mask spares the model rebuilding one at every token, and can hide some rows' columns
+        # from others. It has this form for sdpa only, and sliding windows need one of their own.
+        self.admits = model.config._attn_implementation == "sdpa" and set(layer_types) == {"full_attention"}
         self.forward: Any = model.get_compiled_call(COMPILED) if compiled else model
-        preallocate(cache, spread, self.length + budget)
-        self.cache = cache
-        self.visible = torch.cat((visible[spread], visible.new_ones(len(spread), budget)), -1)
-        self.position = visible.sum(-1)[spread, None]
+        self.n = n
+        self.ring = Ring(budget)
+        preallocate(first.cache, spread, budget)
+        self.cache = first.cache
+        self.visible = self._widened(first.visible)[spread]  # [B, W + T]
+        self.position = first.visible.sum(-1)[spread, None]
 
     def step(self, tokens: Tensor) -> Tensor:
-        self.length += 1
+        self.visible[:, self.width + self.ring.column] = True
+        self.ring.advance()
+        visible = self.visible[:, : self.width + self.ring.used]
         logits = self.forward(
             input_ids=tokens[:, None],
-            attention_mask=self._mask(self.visible[:, : self.length]),
+            attention_mask=visible[:, None, None, :] if self.admits else visible.long(),
             position_ids=self.position,
             cache=self.cache,
             use_cache=True,
@@ -101,14 +131,14 @@ class ModelDecoder:
         self.cache.reorder_cache(rows)  # type: ignore[arg-type]
         self.visible, self.position = self.visible[rows], self.position[rows]
 
-    def _mask(self, visible: Tensor) -> Tensor:
-        """The mask of one new token over [B, L] cache columns.
+    def admit(self, more: Prefill) -> None:
+        spread = torch.arange(len(more.visible), device=more.visible.device).repeat_interleave(self.n)
+        layers: Any = self.cache.layers
+        for layer, new in zip(layers, more.cache.layers, strict=True):
+            layer.admit(new, spread)
+        self.visible = torch.cat((self.visible, self._widened(more.visible)[spread]))
+        self.position = torch.cat((self.position, more.visible.sum(-1)[spread, None]))
 
-        A ready four-dimensional mask spares the model rebuilding one at every token. It has this form for sdpa only,
-        and sliding-window layers need one of their own: other models get the plain mask and build theirs.
-        """
-        layer_types = getattr(self.model.config.get_text_config(), "layer_types", None) or []
-        sliding = any(kind != "full_attention" for kind in layer_types)
-        if self.model.config._attn_implementation != "sdpa" or sliding:
-            return visible.long()
-        return visible[:, None, None, :]
+    def _widened(self, visible: Tensor) -> Tensor:
+        """[P, W + T]: what a new row sees, and none of the ring's columns."""
+        return functional.pad(visible, (self.width - visible.shape[1], self.ring.budget))

@@ -8,14 +8,17 @@ order of the layer, and the completions of a prompt read its keys and values onc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from rl.engines.cache import rows_of
+from rl.engines.cache import Ring, rows_of, widened
+
+if TYPE_CHECKING:
+    from rl.engines.decode import Prefill
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
 
@@ -38,7 +41,7 @@ def decodes(model: PreTrainedModel) -> bool:
 class LayerCache:
     """One layer's keys and values; K key-value heads of size D, W columns of prompt, T of completion.
 
-    prompt_keys, prompt_values: [P * K, W, D]. keys, values: [B * K, T, D], of which the first `length` are written.
+    prompt_keys, prompt_values: [P * K, W, D]. keys, values: [B * K, T, D], a ring of which some columns are written.
     """
 
     prompt_keys: Tensor
@@ -48,33 +51,58 @@ class LayerCache:
 
 
 class LlamaDecoder:
-    """A `Decoder` (rl/engines/decode.py) of B rows that start as n a prompt; `cache` holds the P prompts read."""
+    """A `Decoder` (rl/engines/decode.py) of B rows that start as n a prompt."""
 
-    def __init__(
-        self, model: PreTrainedModel, cache: DynamicCache, visible: Tensor, n: int, budget: int
-    ) -> None:
+    admits = True
+
+    def __init__(self, model: PreTrainedModel, first: Prefill, n: int, budget: int) -> None:
         self.base: Any = model.base_model
         self.head: Any = model.get_output_embeddings()
         self.n = n
-        self.length = 0  # completion tokens read, the same for all rows
-        rows = torch.arange(len(visible) * n, device=visible.device)
-        self.prompt, self.place = rows // n, rows % n  # row r is completion `place[r]` of its prompt
-        self.position = visible.sum(-1)[self.prompt, None]
-        layers: Any = cache.layers
+        self.ring = Ring(budget)
+        layers: Any = first.cache.layers
         _, self.kv_heads, self.width, self.head_dim = layers[0].keys.shape
+        # From no rows at all, the first prompts are admitted as all others.
+        nothing = layers[0].keys.new_empty
         self.caches = [
             LayerCache(
-                layer.keys.flatten(0, 1),
-                layer.values.flatten(0, 1),
-                *(layer.keys.new_empty(len(rows) * self.kv_heads, budget, self.head_dim) for _ in range(2)),
+                *(nothing(0, self.width, self.head_dim) for _ in range(2)),
+                *(nothing(0, budget, self.head_dim) for _ in range(2)),
             )
-            for layer in layers
+            for _ in layers
         ]
-        hidden = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
-        self.prompt_mask = hidden.repeat_interleave(self.kv_heads, 0)[:, None]  # [P * K, 1, W]
+        self.prompt = self.place = torch.empty(0, dtype=torch.long, device=first.visible.device)
+        self.position = self.prompt[:, None]
+        self.prompt_mask = nothing(0, 1, self.width)
+        self.own_mask = nothing(0, 1, budget)
+        self.admit(first)
+
+    def admit(self, more: Prefill) -> None:
+        prompts = len(more.visible)
+        rows = torch.arange(prompts * self.n, device=more.visible.device)
+        # Row r is completion `place[r]` of its prompt.
+        self.prompt = torch.cat((self.prompt, len(self.prompt_mask) // self.kv_heads + rows // self.n))
+        self.place = torch.cat((self.place, rows % self.n))
+        self.position = torch.cat((self.position, more.visible.sum(-1)[rows // self.n, None]))
+        visible = functional.pad(more.visible, (self.width - more.visible.shape[1], 0))
+        mask = self.prompt_mask.new_zeros(visible.shape).masked_fill(~visible, -torch.inf)
+        self.prompt_mask = torch.cat((self.prompt_mask, mask.repeat_interleave(self.kv_heads, 0)[:, None]))
+        shape = (len(rows) * self.kv_heads, 1, self.ring.budget)
+        self.own_mask = torch.cat((self.own_mask, self.own_mask.new_full(shape, -torch.inf)))
+        layers: Any = more.cache.layers
+        for cache, layer in zip(self.caches, layers, strict=True):
+            keys, values = (widened(read.flatten(0, 1), self.width, 0) for read in (layer.keys, layer.values))
+            cache.prompt_keys = torch.cat((cache.prompt_keys, keys))
+            cache.prompt_values = torch.cat((cache.prompt_values, values))
+            # Zeros, not empty memory: masked columns count for nothing only if what lies there is a number.
+            room = keys.new_zeros(len(rows) * self.kv_heads, self.ring.budget, self.head_dim)
+            cache.keys, cache.values = torch.cat((cache.keys, room)), torch.cat((cache.values, room))
         self._index()
 
     def step(self, tokens: Tensor) -> Tensor:
+        column = self.ring.column
+        self.ring.advance()
+        self.own_mask[:, :, column] = 0
         hidden = self.base.embed_tokens(tokens)
         cos, sin = self.base.rotary_emb(hidden, self.position)  # [B, 1, D]
         sin = torch.cat((-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]), -1)
@@ -87,13 +115,12 @@ class LlamaDecoder:
             )
             if hasattr(attention, "q_norm"):  # Qwen3
                 query, key = normalized(attention.q_norm, query), normalized(attention.k_norm, key)
-            cache.keys[:, self.length] = rotated(key, cos, sin).flatten(0, 1)
-            cache.values[:, self.length] = value.flatten(0, 1)
+            cache.keys[:, column] = rotated(key, cos, sin).flatten(0, 1)
+            cache.values[:, column] = value.flatten(0, 1)
             query = rotated(query, cos, sin).mul_(attention.scaling)
             attended = self._attend(query.view(len(cache.keys), -1, self.head_dim), cache)
             hidden = hidden + attention.o_proj(attended.view(len(tokens), -1))
             hidden = hidden + layer.mlp(normalized(layer.post_attention_layernorm, hidden))
-        self.length += 1
         self.position = self.position + 1
         return self.head(normalized(self.base.norm, hidden))
 
@@ -102,30 +129,31 @@ class LlamaDecoder:
 
         For the prompt's part the queries of its n rows are gathered into one product.
         """
-        heads, end = query.shape[1], self.length + 1
+        heads, used = query.shape[1], self.ring.used
         gathered = query.index_select(0, self.row_of).view(-1, self.n * heads, self.head_dim)
         prompt_scores = torch.baddbmm(self.prompt_mask, gathered, cache.prompt_keys.transpose(1, 2))
         prompt_scores = prompt_scores.view(-1, heads, self.width).index_select(0, self.slot_of)
-        own_scores = torch.bmm(query, cache.keys[:, :end].transpose(1, 2))
+        own_scores = torch.baddbmm(self.own_mask[..., :used], query, cache.keys[:, :used].transpose(1, 2))
         weights = torch.cat((prompt_scores, own_scores), -1).softmax(-1)
         gathered = weights[..., : self.width].index_select(0, self.row_of)
         attended = torch.bmm(gathered.view(-1, self.n * heads, self.width), cache.prompt_values)
         attended = attended.view(-1, heads, self.head_dim).index_select(0, self.slot_of)
-        return torch.baddbmm(attended, weights[..., self.width :], cache.values[:, :end])
+        return torch.baddbmm(attended, weights[..., self.width :], cache.values[:, :used])
 
     def keep(self, rows: Tensor) -> None:
         prompts, self.prompt = self.prompt[rows].unique(return_inverse=True)
         self.place, self.position = self.place[rows], self.position[rows]
         prompt_heads, row_heads = self._heads(prompts), self._heads(rows)
-        if len(prompt_heads) < len(self.prompt_mask):
-            self.prompt_mask = self.prompt_mask[prompt_heads]
-            for cache in self.caches:
+        self.own_mask = self.own_mask[row_heads]
+        for cache in self.caches:
+            if len(prompt_heads) < len(self.prompt_mask):
                 cache.prompt_keys = cache.prompt_keys[prompt_heads]
                 cache.prompt_values = cache.prompt_values[prompt_heads]
-        for cache in self.caches:
             cache.keys, cache.values = (
-                rows_of(own, row_heads, self.length, own.shape[1]) for own in (cache.keys, cache.values)
+                rows_of(own, row_heads, self.ring.used, self.ring.budget)
+                for own in (cache.keys, cache.values)
             )
+        self.prompt_mask = self.prompt_mask[prompt_heads]
         self._index()
 
     def _heads(self, index: Tensor) -> Tensor:
@@ -139,10 +167,9 @@ class LlamaDecoder:
         """
         prompt_heads = self._heads(self.prompt).view(-1, self.kv_heads)
         self.slot_of = (prompt_heads * self.n + self.place[:, None]).flatten()
-        self.row_of = torch.zeros(
-            len(self.prompt_mask) * self.n, dtype=torch.long, device=self.slot_of.device
-        )
-        self.row_of[self.slot_of] = torch.arange(len(self.slot_of), device=self.slot_of.device)
+        rows = torch.arange(len(self.slot_of), device=self.slot_of.device)
+        self.row_of = rows.new_zeros(len(self.prompt_mask) * self.n)
+        self.row_of[self.slot_of] = rows
 
 
 def normalized(norm: Any, states: Tensor) -> Tensor:

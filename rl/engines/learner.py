@@ -29,7 +29,7 @@ from rl.rollouts import TrainingRow
 
 log = logging.getLogger("tanka")
 
-# Logits are made for this many values at a time and recomputed in the backward pass: [tokens, vocabulary] never exists.
+# Logits are made for this many values at a time; when that takes several turns, the backward pass makes them again.
 LOGITS_AT_ONCE = 2**26
 
 
@@ -148,14 +148,13 @@ class Learner:
         batch = [rows[i] for i in indices]
         layout = self._layout(batch)
         current = self._forward(layout)
-        behavior = torch.tensor([value for row in batch for value in row.behavior_logprobs])
-        coefficients = torch.tensor([value for row in batch for value in row.coefficients])
-        surrogate = loss.surrogate(
-            layout.by_row(current),
-            layout.by_row(to_device(behavior, current.device)),
-            layout.by_row(to_device(coefficients, current.device)),
-            layout.by_row(torch.ones_like(layout.targets, dtype=torch.bool)),
-        )
+        given = [
+            [value for row in batch for value in row.behavior_logprobs],
+            [value for row in batch for value in row.coefficients],
+        ]
+        behavior, coefficients = to_device(torch.tensor(given), current.device)
+        mask = torch.ones_like(layout.targets, dtype=torch.bool)
+        surrogate = loss.surrogate(*map(layout.by_row, (current, behavior, coefficients, mask)))
         if torch.is_grad_enabled():
             surrogate.loss.backward()
         sums.order += indices

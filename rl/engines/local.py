@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,12 +34,14 @@ class LocalEngineConfig:
 
     max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
     of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
+    compile: the sampler's step goes through torch.compile, which takes minutes once: for a GPU and long runs.
     """
 
     microbatch_tokens: int | None = None
     max_kv_gb: float | None = None
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_tokens is not None and self.microbatch_tokens < 1:
@@ -50,7 +53,8 @@ class LocalEngineConfig:
             raise UserError(
                 f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
             )
-
+        if self.compile and not (shutil.which("g++") or shutil.which("clang++")):
+            raise UserError("engine.compile=true needs g++ or clang++ installed; else engine.compile=false")
         if self.attn_implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):
             raise UserError(
                 "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
@@ -63,11 +67,7 @@ class LocalEngineConfig:
             resolve_device(blueprint.device)
 
     def microbatch(self, on_gpu: bool) -> int:
-        """`microbatch_tokens`, or what suits the device.
-
-        A GPU needs many tokens to be busy. Two cores are busy with few, which keeps what one layer hands to the next in
-        their caches; measured by benchmarks/learner.py.
-        """
+        """`microbatch_tokens`, or what suits the device: few tokens stay in a processor's caches, many keep a GPU busy."""
         return self.microbatch_tokens or (16384 if on_gpu else 1024)
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
@@ -86,14 +86,11 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self.model, self.adapter = load_model(blueprint.model, config, self.device, seed=blueprint.seed)
         require_vocabulary(self.model, tokenizer, blueprint.model.source)
-        self.learner = Learner(
-            self.model,
-            blueprint.optimizer,
-            blueprint.temperature,
-            config.microbatch(on_gpu=self.device.type == "cuda"),
-        )
-        # Every forward pass, of a sampled token or of a micro-batch, is a place where a signal may end the step.
+        microbatch = config.microbatch(on_gpu=self.device.type == "cuda")
+        self.learner = Learner(self.model, blueprint.optimizer, blueprint.temperature, microbatch)
+        # Every forward pass is a place where a signal may end the step; the sampler asks for itself at each token.
         self.model.base_model.register_forward_pre_hook(lambda *_: signals.check())
+        self.compile = config.compile
         self.max_kv_bytes = (config.max_kv_gb or default_kv_gb(self.device)) * 2**30
 
     def publish(self) -> None:
@@ -108,7 +105,7 @@ class LocalEngine:
         require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
         with memory_errors(f"engine.max_kv_gb={self.max_kv_bytes / 2**31:.2g}"), autocast(self.device):
-            return sample(self.model, prompts, n, params, self.max_kv_bytes)
+            return sample(self.model, prompts, n, params, self.max_kv_bytes, compiled=self.compile)
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()

@@ -102,28 +102,30 @@ def packed_layout(rows: Sequence[TrainingRow], device: torch.device, implementat
     width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
     grid = torch.zeros(len(rows), width, dtype=torch.long)
     tokens: list[int] = []
-    positions: list[int] = []
+    columns: list[int] = []  # where each token stands in its row
+    places: list[int] = []
     predicting: list[int] = []
     prompts: dict[tuple[int, ...], range] = {}
+
+    def add(ids: Sequence[int], row: int, column: int) -> range:
+        start = len(tokens)
+        tokens.extend(ids)
+        columns.extend(range(column, column + len(ids)))
+        places.extend(range(row * width + column, row * width + column + len(ids)))
+        return range(start, len(tokens))
+
     for r, row in enumerate(rows):
         prompt = tuple(row.prompt_tokens)
         if prompt not in prompts:
-            prompts[prompt] = range(len(tokens), len(tokens) + len(prompt))
-            tokens += prompt
-            positions += range(len(prompt))
-        members = [*prompts[prompt], *range(len(tokens), len(tokens) + len(row.completion_tokens))]
-        tokens += row.completion_tokens
-        positions += range(len(prompt), len(members))
-        predicting += members[len(prompt) - 1 : -1]
+            prompts[prompt] = add(prompt, r, 0)
+        members = [*prompts[prompt], *add(row.completion_tokens, r, len(prompt))]
         grid[r, : len(members)] = torch.tensor(members)
-    lengths = torch.tensor([len(row.prompt_tokens) + len(row.completion_tokens) for row in rows])
-    real = (torch.arange(width) < lengths[:, None]).flatten()
-    places = torch.empty(len(tokens), dtype=torch.long)
-    places[grid.flatten()[real]] = real.nonzero().squeeze(-1)
+        predicting += members[len(prompt) - 1 : -1]
+    input_ids, position_ids, where = to_device(torch.tensor([tokens, columns, places]), device)
     inputs = {
-        "input_ids": to_device(torch.tensor([tokens]), device),
-        "position_ids": to_device(torch.tensor([positions]), device),
-        "packing": Packing(to_device(grid, device), to_device(places, device), implementation),
+        "input_ids": input_ids[None],
+        "position_ids": position_ids[None],
+        "packing": Packing(to_device(grid, device), where, implementation),
     }
     return _layout(rows, inputs, predicting, device)
 
@@ -134,13 +136,9 @@ def _layout(
     longest = max(len(row.completion_tokens) for row in rows)
     targets = [token for row in rows for token in row.completion_tokens]
     cells = [r * longest + t for r, row in enumerate(rows) for t in range(len(row.completion_tokens))]
-    return Layout(
-        inputs,
-        to_device(torch.tensor(predicting), device),
-        to_device(torch.tensor(targets), device),
-        to_device(torch.tensor(cells), device),
-        (len(rows), longest),
-    )
+    indices = torch.tensor([predicting, targets, cells], dtype=torch.long)
+    on_device = to_device(indices, device)
+    return Layout(inputs, on_device[0], on_device[1], on_device[2], (len(rows), longest))
 
 
 def gather(values: Tensor, places: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ are batched, compacted or chunked.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rl import signals
 from rl.engines.base import SamplingConfig, SamplingParams
-from rl.engines.decode import cache_bytes, prefill
+from rl.engines.decode import Prefill, cache_bytes, decoder_for, prefill
 from rl.errors import NotFinite
 from rl.rollouts import Completion
 
@@ -38,97 +39,133 @@ def sample(
     skip: int = 0,
     compiled: bool = False,
 ) -> list[list[Completion]]:
-    """[P][n] completions; prompts are batched, longest first, as many at once as their cache fits `max_kv_bytes`.
+    """[P][n] completions; as many prompts at once as their cache fits `max_kv_bytes`, longest first.
 
     `skip` prompts of the same batch come before these and are sampled elsewhere: these get the tokens they would have
     got among all of them. `compiled`: the decode step goes through torch.compile, which takes minutes at first.
     """
-    generator = torch.Generator().manual_seed(params.seed)
-    uniforms = torch.rand(skip + len(prompts), n, params.max_tokens, generator=generator)[skip:]
-    uniforms = uniforms.clamp(max=MAX_UNIFORM)
-    order = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
-    completions: list[list[Completion]] = [[] for _ in prompts]
-    while order:
-        prompt_bytes = cache_bytes(model, len(prompts[order[0]]), n, params.max_tokens, compiled)
-        size = max(1, int(max_kv_bytes // prompt_bytes))
-        chunk, order = order[:size], order[size:]
-        sampled = _sample_batch(
-            model, [prompts[p] for p in chunk], uniforms[chunk].flatten(0, 1), params, compiled
-        )
-        for i, p in enumerate(chunk):
-            completions[p] = sampled[i * n : (i + 1) * n]
-    return completions
+    uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
+    drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
+    waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
+    while waiting:
+        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled)
+    completions = drawn.completions()
+    return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
+
+
+def uniforms_of(prompts: int, n: int, max_tokens: int, seed: int) -> Tensor:
+    """[P, n, T] uniform numbers in [0, 1): a prompt's do not depend on how many follow it, a token's not on the budget."""
+    seeds = torch.randint(2**62, (prompts,), generator=torch.Generator().manual_seed(seed)).tolist()
+    drawn = [torch.rand(max_tokens, n, generator=torch.Generator().manual_seed(own)) for own in seeds]
+    return torch.stack(drawn).transpose(1, 2).clamp(max=MAX_UNIFORM)
 
 
 def _sample_batch(
     model: PreTrainedModel,
-    prompts: list[Sequence[int]],
-    uniforms: Tensor,
-    params: SamplingParams,
+    prompts: Sequence[Sequence[int]],
+    waiting: list[int],
+    n: int,
+    drawn: Drawn,
+    max_kv_bytes: float,
     compiled: bool,
-) -> list[Completion]:
-    """Completions of N rows, N a multiple of P; `uniforms` is [N, T]."""
-    rows, budget = uniforms.shape
-    n = rows // len(prompts)
-    decoder, logits = prefill(model, prompts, n, budget, compiled)
-    logits = logits.repeat_interleave(n, 0)
-    device = logits.device
-    uniforms = uniforms.to(device)
+) -> None:
+    """Takes prompts from the front of `waiting` while the cache has room for them, and draws their completions."""
+    budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
 
-    tokens = torch.zeros(rows, budget, dtype=torch.long, device=device)
-    logprobs = torch.zeros(rows, budget, device=device)
-    entropies = torch.zeros(rows, budget, device=device) if params.entropies else None
-    stop_ids = torch.tensor(sorted(params.stop_ids), device=device)
-    active = torch.arange(rows, device=device)  # which row of the result each decoded row is
-    alive = torch.ones(rows, dtype=torch.bool, device=device)
-    look_every = LOOK_EVERY.get(device.type, 1)
+    def held(prompts: int, rows: int) -> int:
+        return cache_bytes(model, prompts, rows, width, budget, compiled)
 
-    for t in range(budget):
+    def take(count: int) -> tuple[Prefill, Tensor]:
+        """The next prompts, read, and which rows of the result are theirs."""
+        taken = waiting[:count]
+        del waiting[:count]
+        rows = torch.tensor(taken, device=model.device)[:, None] * n + torch.arange(n, device=model.device)
+        return prefill(model, [prompts[p] for p in taken]), rows.flatten()
+
+    size = max(1, int(max_kv_bytes // held(1, n)))
+    first, rows = take(size)
+    logits = first.logits.repeat_interleave(n, 0)
+    decoder = decoder_for(model, first, n, budget, compiled)
+    age = torch.zeros_like(rows)  # tokens that each row has
+    alive = torch.ones_like(rows, dtype=torch.bool)
+    ends = [budget]  # when the rows that came together have used up their budget, in order
+    look_every = LOOK_EVERY.get(model.device.type, 1)
+
+    for t in itertools.count(1):
         signals.check()
-        drawn, drawn_logprobs, scaled = draw(logits, uniforms[active, t], params)
-        # A finished row writes on until it leaves the batch; what it writes lies behind its stop token.
-        tokens[active, t] = drawn
-        logprobs[active, t] = drawn_logprobs
-        if entropies is not None:
-            entropies[active, t] = entropy(scaled)
-        alive &= ~torch.isin(drawn, stop_ids)
-        if t + 1 == budget:
-            break
-        if (t + 1) % look_every == 0:
+        tokens = drawn.draw(logits, rows, age)
+        age = age + 1
+        alive &= ~drawn.is_stop(tokens) & (age < budget)
+        look = t % look_every == 0 or t == ends[0]
+        if look:
             remaining = int(alive.sum())
             if not remaining:
                 break
-            if remaining <= (1 - COMPACT_AT) * len(active):
+            if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):
                 keep = alive.nonzero().squeeze(-1)
                 decoder.keep(keep)
-                active, drawn, alive = active[keep], drawn[keep], alive[keep]
-        logits = decoder.step(drawn)
+                rows, age, alive, tokens = rows[keep], age[keep], alive[keep], tokens[keep]
+            if t == ends[0]:
+                del ends[0]
+        logits = decoder.step(tokens)
+        if look and waiting and decoder.admits:
+            room = int((max_kv_bytes - held(len((rows // n).unique()), len(rows))) // held(1, n))
+            if room >= max(1, COMPACT_AT * size):
+                more, more_rows = take(room)
+                decoder.admit(more)
+                logits = torch.cat((logits, more.logits.repeat_interleave(n, 0)))
+                rows, age = torch.cat((rows, more_rows)), torch.cat((age, torch.zeros_like(more_rows)))
+                alive = torch.cat((alive, torch.ones_like(more_rows, dtype=torch.bool)))
+                ends.append(t + budget)
 
-    if not logprobs.isfinite().all():
-        raise NotFinite(
-            "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go on"
-            " from an earlier checkpoint with a smaller learning_rate"
-        )
-    return completions_of(tokens, logprobs, entropies, stop_ids)
 
+class Drawn:
+    """The tokens of all N rows, by position, with what is known of each."""
 
-def completions_of(
-    tokens: Tensor, logprobs: Tensor, entropies: Tensor | None, stop_ids: Tensor
-) -> list[Completion]:
-    """Each row of [N, T] up to its first stop token, that token included."""
-    is_stop = torch.isin(tokens, stop_ids)
-    stopped = is_stop.any(-1)
-    lengths = torch.where(stopped, is_stop.int().argmax(-1) + 1, tokens.shape[1]).tolist()
-    rows = [values.tolist() for values in (tokens, logprobs, entropies) if values is not None]
-    return [
-        Completion(
-            rows[0][r][:length],
-            rows[1][r][:length],
-            "stop" if stop else "length",
-            rows[2][r][:length] if entropies is not None else None,
-        )
-        for r, (length, stop) in enumerate(zip(lengths, stopped.tolist(), strict=True))
-    ]
+    def __init__(self, uniforms: Tensor, params: SamplingParams) -> None:
+        """`uniforms`: [N, T], a number for each token that may be drawn."""
+        self.uniforms, self.params = uniforms, params
+        self.tokens = torch.zeros_like(uniforms, dtype=torch.long)
+        self.logprobs = torch.zeros_like(uniforms)
+        self.entropies = torch.zeros_like(uniforms) if params.entropies else None
+        self.stop_ids = torch.tensor(sorted(params.stop_ids), device=uniforms.device)
+
+    def draw(self, logits: Tensor, rows: Tensor, age: Tensor) -> Tensor:
+        """The next token [B] of each of the given rows, at position `age`, from logits [B, V].
+
+        A finished row draws on until it leaves the batch: what it draws lies behind its stop token.
+        """
+        tokens, logprobs, scaled = draw(logits, self.uniforms[rows, age], self.params)
+        self.tokens[rows, age] = tokens
+        self.logprobs[rows, age] = logprobs
+        if self.entropies is not None:
+            self.entropies[rows, age] = entropy(scaled)
+        return tokens
+
+    def is_stop(self, tokens: Tensor) -> Tensor:
+        return torch.isin(tokens, self.stop_ids)
+
+    def completions(self) -> list[Completion]:
+        """Each row up to its first stop token, that token included. Raises NotFinite when a logit was no number."""
+        if not self.logprobs.isfinite().all():
+            raise NotFinite(
+                "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go"
+                " on from an earlier checkpoint with a smaller learning_rate"
+            )
+        ends = self.is_stop(self.tokens)
+        stopped = ends.any(-1)
+        lengths = torch.where(stopped, ends.int().argmax(-1) + 1, ends.shape[1]).tolist()
+        tokens, logprobs = self.tokens.tolist(), self.logprobs.tolist()
+        entropies = self.entropies.tolist() if self.entropies is not None else None
+        return [
+            Completion(
+                tokens[r][:length],
+                logprobs[r][:length],
+                "stop" if stop else "length",
+                entropies[r][:length] if entropies is not None else None,
+            )
+            for r, (length, stop) in enumerate(zip(lengths, stopped.tolist(), strict=True))
+        ]
 
 
 def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
