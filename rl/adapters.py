@@ -107,7 +107,7 @@ def load_adapter(
         if (found := base_fingerprint(model)) != stored["fingerprint"]:
             raise UserError(
                 f"base={source}: its weights ({found}) are not those that {folder} was trained on ({stored['fingerprint']},"
-                f" {stored['base']}); give that base, base=FOLDER or base=ORG/NAME"
+                f" {stored['base']}); give that base (base=FOLDER or base=ORG/NAME; model.path=FOLDER where a recipe has no base)"
             )
     stored_tensors = peft.load_peft_weights(str(folder), device="cpu")
     with quiet_peft():

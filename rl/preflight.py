@@ -168,7 +168,7 @@ def sample(
 
 
 def read(blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]) -> Preflight:
-    """What the completions say about each budget, none of which is above the one they were sampled with."""
+    """What the completions say about the budgets, in rising order up to the one that they were sampled with."""
     n = max(map(len, sampled.completions))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
@@ -205,7 +205,11 @@ def remedies(
         None if now["signal"].low >= ENOUGH else smallest_with_signal(readings),
         next((b for b, r in readings.items() if r["truncated"].value <= MOST_CUT), None) if cut else None,
     ]
-    found = [f"max_tokens={b} ({facts(readings[b], baseline)})" for b in dict.fromkeys(filter(None, wanted))]
+    found = [
+        # A schedule that starts wider than max_tokens keeps its proportion.
+        f"max_tokens={round(b * blueprint.max_tokens / budget)} ({facts(readings[b], baseline)})"
+        for b in dict.fromkeys(filter(None, wanted))
+    ]
     if not found:
         widest = max(readings)
         all_cut = readings[widest]["truncated"].value > MOST_CUT

@@ -24,9 +24,8 @@ State = Literal["running", "finished", "interrupted", "failed"]
 SAFE_ON_RESUME = {
     "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "eval_every", "eval_problems",
     "eval_completions", "eval_temperature", "samples_per_step", "report", "logger", "run_dir", "resume", "plan", "name", "device",
-    "preflight", "engine.microbatch_tokens",
-    "engine.max_usd", "engine.prices", "engine.attempts", "engine.max_kv_gb", "engine.gradient_checkpointing",
-    "engine.microbatch_rows", "engine.vllm_url", "engine.vllm_memory", "engine.vllm_tensor_parallel",
+    "preflight", "engine.microbatch_tokens", "engine.microbatch_rows", "engine.max_kv_gb", "engine.gradient_checkpointing",
+    "engine.max_usd", "engine.prices", "engine.attempts", "engine.vllm_url", "engine.vllm_memory", "engine.vllm_tensor_parallel",
 }  # fmt: skip
 LENGTH = {"max_steps", "epochs"}
 

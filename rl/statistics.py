@@ -46,7 +46,12 @@ def estimate(numerators: Sequence[float], denominators: Sequence[float] | None =
     # No interpolation: next to an inf it would make a NaN.
     low = numpy.quantile(resampled, 0.025, method="lower")
     high = numpy.quantile(resampled, 0.975, method="higher")
-    return Estimate(float(top.sum() / bottom.sum()), float(low), float(high))
+    return _around(float(top.sum() / bottom.sum()), float(low), float(high))
+
+
+def _around(value: float, low: float, high: float) -> Estimate:
+    """An interval that holds its value: rounding alone can put it outside where all resamples are alike."""
+    return Estimate(value, min(low, value), max(high, value))
 
 
 @functools.lru_cache(maxsize=8)
@@ -85,7 +90,7 @@ def wilson(share: float, trials: int) -> Estimate:
     z2 = Z95**2 / trials
     center = (share + z2 / 2) / (1 + z2)
     half = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
-    return Estimate(share, max(0.0, center - half), min(1.0, center + half))
+    return _around(share, max(0.0, center - half), min(1.0, center + half))
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:

@@ -157,3 +157,10 @@ def test_intervals_hold_the_truth_about_95_times_in_100(problems: int, n: int) -
         held += low <= 0.5 <= high
     # 400 trials at 0.95 stay within 0.925 and 0.975 in 98 of 100 cases; the percentile bootstrap is a little narrow.
     assert 0.92 <= held / trials <= 0.98
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=40))
+def test_an_interval_holds_its_value(values: list[float]) -> None:
+    """Also where all values are alike, and rounding could put the resamples beside it (a picture's error bars)."""
+    for found in (estimate(values), estimate([values[0]] * 37), wilson(1.0, len(values) * 64)):
+        assert found.low <= found.value <= found.high

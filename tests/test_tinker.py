@@ -245,6 +245,58 @@ def test_no_batch_is_lost_or_trained_twice_however_far_ahead_it_is_asked(max_lag
     assert engine.asked == [[2 * s, 2 * s + 1] for s in range(done, total)] and not run.under_way
 
 
+# The rate falls, since the policy moves fastest where the reward rises: a lag of two multiplies that.
+LAGGING = [
+    "loss=flashreinforce", "batch_size=96", "learning_rate=6e-4", "optimizer.schedule=linear", "max_steps=18",
+]  # fmt: skip
+
+
+def assert_learnt_from_older_policies(metrics):
+    """The lag, the ratios and the gate's share are in the rows of metrics.jsonl, and the reward reached the bar."""
+    assert [row["lag/max"] for row in metrics] == [0, 1] + [2] * 16
+    assert metrics[0]["ratio/max"] < 1.001 < metrics[5]["ratio/max"]
+    assert metrics[0]["trust/admitted"] == 1 > min(row["trust/admitted"] for row in metrics)
+    assert max(row["reward_total"] for row in metrics[-4:]) >= 0.8
+
+
+@pytest.mark.slow
+def test_the_loop_learns_from_a_policy_two_updates_old(tmp_path):
+    """The asynchronous loop on the local engine: what is asked ahead is sampled when it is asked."""
+    (tmp_path / "lagged.py").write_text(LAGGED)
+    local = [
+        "engine._target_=lagged.Config",
+        "model.lora.rank=8",
+        "eval_every=0",
+        "save_every=0",
+        "preflight=off",
+    ]
+    done = run_recipe("rl_basic", *local, *LAGGING, "logger=jsonl", "run_dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert_learnt_from_older_policies([json.loads(line) for line in lines])
+
+
+LAGGED = """
+from concurrent.futures import Future
+from dataclasses import dataclass
+from rl.engines.local import LocalEngine, LocalEngineConfig
+
+@dataclass(frozen=True, kw_only=True)
+class Config(LocalEngineConfig):
+    def open(self, blueprint, tokenizer):
+        return Lagged(self, blueprint, tokenizer)
+
+class Lagged(LocalEngine):
+    max_lag = 2
+    def submit(self, prompts, n, params):
+        asked = Future()
+        asked.set_result(self.sample(prompts, n, params))
+        return asked
+    def metrics(self):
+        return {}
+"""
+
+
 def test_a_batch_without_any_completion_stops_the_run():
     engine = Counting(0)
     engine.submit = lambda prompts, n, params: SimpleNamespace(result=lambda: [[], []])

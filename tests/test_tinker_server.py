@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, run_recipe
+from tests.test_tinker import LAGGING, assert_learnt_from_older_policies
 from tests.tinker_server import serve
 from tests.tinker_server.proxy import Proxy
 from tests.tinker_server.record import environment
@@ -167,20 +168,9 @@ def test_the_other_losses_learn(loss, proxied, tmp_path):
 
 def test_learns_from_a_policy_two_updates_old(proxied, tmp_path):
     """The lag, the ratios and the gate's share are logged, and the reward still reaches the bar."""
-    lagging = [
-        "loss=flashreinforce",
-        "batch_size=72",
-        "learning_rate=1.5e-3",
-        "engine.max_lag=2",
-        "max_steps=16",
-    ]
-    done = train(tmp_path, proxied.url, *TRAIN, *lagging, "save_every=0")
+    done = train(tmp_path, proxied.url, *TRAIN, *LAGGING, "engine.max_lag=2", "save_every=0")
     assert done.returncode == 0, done.stderr
-    metrics = rows(tmp_path)
-    assert [row["lag/max"] for row in metrics] == [0, 1] + [2] * 14
-    assert metrics[0]["ratio/max"] < 1.001 < metrics[5]["ratio/max"]
-    assert all(0 <= row["trust/admitted"] <= 1 for row in metrics)
-    assert max(row["reward_total"] for row in metrics[-4:]) >= 0.8
+    assert_learnt_from_older_policies(rows(tmp_path))
 
 
 def test_a_bad_connection_costs_time_and_nothing_else(proxied, tmp_path):

@@ -54,11 +54,9 @@ def test_the_first_process_speaks_for_all(tmp_path):
 
 
 def test_too_few_problems_for_a_batch(tmp_path):
-    result = rl_basic(
-        "engine=trl", "data.train_size=4", "device=cpu", "logger=none", "run_dir=r", cwd=tmp_path
-    )
-    assert result.returncode == 2
-    assert "batch_size=16: there are 4 train problems" in result.stderr.splitlines()[-1]
+    process = start("rl_basic", "engine=trl", "data.train_size=4", "device=cpu", "logger=none", cwd=tmp_path)
+    assert process.wait() == 2
+    assert "batch_size=16: there are 4 train problems" in process.err.splitlines()[-1]
 
 
 def test_the_plan_says_how_to_start(tmp_path, monkeypatch):
@@ -220,7 +218,7 @@ def test_the_embedded_task_is_learnt(loss, tmp_path):
     assert rows[0]["reward_total"] < 0.3 and sum(row["reward_total"] for row in rows[-5:]) / 5 >= 0.9
     # On policy, in float32: rounding, which grows a little with the certainty of the policy.
     apart = [max(abs(math.log(row[name])) for name in ("ratio/max", "ratio/min")) for row in rows]
-    assert apart[0] < 1e-5 and max(apart) < 1e-4
+    assert apart[0] < 1e-5 and max(apart) < 5e-4
     assert "max |log rho|" in (tmp_path / "r/train.log").read_text()
 
 
