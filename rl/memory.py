@@ -109,7 +109,8 @@ def step_memory(
 
     n, budget = blueprint.group_size, blueprint.budget.first(blueprint.max_tokens)
     group_tokens = prompt_tokens + n * budget  # completions share their prompt
-    group_kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * group_tokens * weight
+    cached_tokens = n * (prompt_tokens + budget) if on_gpu else group_tokens  # each holds a copy there
+    group_kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * cached_tokens * weight
     groups = min(blueprint.batch_size, max(1, int(max_kv_bytes // group_kv)))
     tokens = min(engine.microbatch(on_gpu), blueprint.batch_size * group_tokens)
     sampled = tokens * n * budget / group_tokens

@@ -22,10 +22,11 @@ State = Literal["running", "finished", "interrupted", "failed"]
 # What may differ between a run and its continuation: how far it goes, what is kept and shown, and where a step's work
 # is done. None of it changes what a step computes, beyond the rounding of another device or micro-batch.
 SAFE_ON_RESUME = {
-    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "eval_every", "eval_problems",
-    "eval_completions", "eval_temperature", "samples_per_step", "report", "logger", "run_dir", "resume", "plan", "name", "device",
-    "preflight", "engine.microbatch_tokens", "engine.microbatch_rows", "engine.max_kv_gb", "engine.gradient_checkpointing",
-    "engine.max_usd", "engine.prices", "engine.attempts", "engine.vllm_url", "engine.vllm_memory", "engine.vllm_tensor_parallel",
+    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
+    "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
+    "resume", "plan", "name", "device", "engine.microbatch_tokens", "engine.microbatch_rows", "engine.max_kv_gb",
+    "engine.gradient_checkpointing", "engine.compile", "engine.max_usd", "engine.prices", "engine.attempts",
+    "engine.vllm_url", "engine.vllm_memory", "engine.vllm_tensor_parallel",
 }  # fmt: skip
 LENGTH = {"max_steps", "epochs"}
 

@@ -119,9 +119,7 @@ def test_multirun_makes_one_directory_a_job_and_a_failure_leaves_the_others(tmp_
     result = rl_basic("-m", "max_tokens=8,16,0", *(a for a in SMALL if "tokens" not in a), cwd=tmp_path)
     assert result.returncode == 1
     (sweep,) = (tmp_path / "runs/rl_basic").iterdir()
-    states = {
-        job.name: json.loads((job / "status.json").read_text()) for job in sweep.iterdir() if job.is_dir()
-    }
+    states = {job.name: json.loads((job / "status.json").read_text()) for job in sweep.glob("max_tokens=*")}
     assert {name: status["state"] for name, status in states.items()} == {
         "max_tokens=8": "finished", "max_tokens=16": "finished", "max_tokens=0": "failed",
     }  # fmt: skip

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -198,7 +199,27 @@ class Learner:
             logits = softcap * torch.tanh(logits / softcap)
         if self.temperature != 1:
             logits = logits / self.temperature
-        return logits.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1)
+        return TokenLogprobs.apply(logits, targets)
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """[K] log-probabilities of `targets` [K] under `logits` [K, V].
+
+    d log p_t / d logits = onehot_t - p. Autograd would fill two more tensors of [K, V] on the way to it; here it takes
+    the place of what the forward pass kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        logprobs = logits.log_softmax(-1)
+        ctx.save_for_backward(logprobs, targets[:, None])
+        return logprobs.gather(-1, targets[:, None]).squeeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logprobs, targets = ctx.saved_tensors
+        scale = gradient[:, None]
+        return logprobs.exp_().mul_(-scale).scatter_add_(-1, targets, scale), None
 
 
 def autocast(device: torch.device) -> torch.autocast:

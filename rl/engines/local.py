@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngineConfig:
-    """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1024 elsewhere.
+    """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1536 elsewhere.
 
     max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
     of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
@@ -68,7 +68,7 @@ class LocalEngineConfig:
 
     def microbatch(self, on_gpu: bool) -> int:
         """`microbatch_tokens`, or what suits the device: few tokens stay in a processor's caches, many keep a GPU busy."""
-        return self.microbatch_tokens or (16384 if on_gpu else 1024)
+        return self.microbatch_tokens or (16384 if on_gpu else 1536)
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         return LocalEngine(self, blueprint, tokenizer)
