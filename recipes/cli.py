@@ -27,7 +27,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from recipes.overrides import first_value, grid_size, parse_override, values_of, with_quotes
 from recipes.sweep import installable, jobs_at_once, missing_plugin, run_job, run_sweep
@@ -129,6 +129,10 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     """Plain containers, every interpolation resolved. Raises UserError naming the key that dangles or is missing."""
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except MissingMandatoryValue as error:
+        raise UserError(
+            f"{error.full_key}: missing; type {error.full_key}=VALUE (--help shows examples)"
+        ) from None
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
 

@@ -31,7 +31,7 @@ from rl.policies import Policies, context_of, load_policies, read_config
 from rl.problems import DataConfig, load
 from rl.rollouts import Problem
 from rl.run import open_renderer
-from rl.run_directory import disk_errors
+from rl.run_directory import disk_errors, made_folder
 from rl.schema import build
 
 NODES = ("model", "data", "renderer", "rewards")  # what an evaluation takes from the run that it measures
@@ -66,7 +66,7 @@ class EvaluateConfig:
         require(self.problems is None or self.problems >= 1, "problems", self.problems, "a positive integer, or null", 256)  # fmt: skip
         require(
             bool(self.budgets) and all(1 <= budget <= 10**7 for budget in self.budgets),
-            "budgets", self.budgets, "positive integers", "[64,128,256]",
+            "budgets", self.budgets, "integers from 1 to 10,000,000", "[64,128,256]",
         )  # fmt: skip
         require(
             self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
@@ -81,7 +81,7 @@ class EvaluateConfig:
                 " or temperature=1.0"
             )
         require(
-            self.ks is None or all(1 <= k <= self.n for k in self.ks),
+            self.ks is None or (bool(self.ks) and all(1 <= k <= self.n for k in self.ks)),
             "ks", self.ks, f"numbers from 1 to the completions of a problem ({self.n})", f"[1,{self.n}]",
         )  # fmt: skip
 
@@ -194,10 +194,7 @@ def folder_of(composed: Composed, config: EvaluateConfig) -> Path:
         raise UserError(
             "out: one folder cannot hold a sweep's jobs; type hydra.sweep.dir=FOLDER for all of them"
         )
-    out = composed.job_dir or Path(config.out).expanduser().absolute()
-    if out.is_file():
-        raise UserError(f"out={out}: is a file; expected a folder, or a new one's path")
-    return out
+    return made_folder("out", composed.job_dir or config.out)
 
 
 def require_context(model: ModelConfig, prompts: Sequence[Sequence[int]], budget: int) -> None:

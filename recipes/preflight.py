@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Literal, cast
 
 from rich.console import Console
@@ -25,7 +24,7 @@ from rl.preflight import Preflight, ask, read, sample
 from rl.preflight_files import Memory, tables, write_files
 from rl.problems import ProblemSet, load
 from rl.run_cost import RunCost, forward_seconds_per_token, run_cost, update_passes
-from rl.run_directory import disk_errors
+from rl.run_directory import disk_errors, made_folder
 from rl.schema import build
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
@@ -46,7 +45,7 @@ class Choices:
         require(self.completions >= 1, "completions", self.completions, "a positive integer", 8)
         require(
             self.budgets is None or (bool(self.budgets) and all(1 <= b <= 10**7 for b in self.budgets)),
-            "budgets", self.budgets, "positive integers", "[64,128,256]",
+            "budgets", self.budgets, "integers from 1 to 10,000,000", "[64,128,256]",
         )  # fmt: skip
 
 
@@ -73,7 +72,7 @@ def main(composed: Composed) -> None:
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)
-    out = composed.job_dir or Path(choices.out).expanduser().absolute()
+    out = made_folder("out", composed.job_dir or choices.out)
     with closing(blueprint.rewards):
         found, cost, memory = measure(choices, blueprint, problems)
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

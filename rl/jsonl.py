@@ -11,7 +11,7 @@ from typing import IO, Any
 
 
 def read_jsonl(path: Path, last_step: float = math.inf) -> list[dict[str, Any]]:
-    """The file's objects up to `last_step`, before the first line that a crash or a hand spoilt. [] when missing."""
+    """The file's objects up to `last_step`, without lines that a crash or a hand spoilt. [] when missing."""
     rows = []
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as lines:  # a crash may cut a character in two
@@ -19,10 +19,8 @@ def read_jsonl(path: Path, last_step: float = math.inf) -> list[dict[str, Any]]:
                 try:
                     row = json.loads(line)
                 except ValueError:
-                    break
-                if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                    break
-                if row["step"] <= last_step:
+                    continue
+                if isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] <= last_step:
                     rows.append(row)
     return rows
 

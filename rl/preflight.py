@@ -205,9 +205,10 @@ def remedies(
         None if now["signal"].low >= ENOUGH else smallest_with_signal(readings),
         next((b for b, r in readings.items() if r["truncated"].value <= MOST_CUT), None) if cut else None,
     ]
+    # A schedule that starts wider than max_tokens keeps its proportion.
+    wider = blueprint.budget.first(blueprint.max_tokens) / blueprint.max_tokens
     found = [
-        # A schedule that starts wider than max_tokens keeps its proportion.
-        f"max_tokens={round(b * blueprint.max_tokens / budget)} ({facts(readings[b], baseline)})"
+        f"max_tokens={round(b / wider)} ({facts(readings[b], baseline)})"
         for b in dict.fromkeys(filter(None, wanted))
     ]
     if not found:

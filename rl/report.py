@@ -32,6 +32,8 @@ def write_report(run_dir: Path, language: Language | None = None) -> Path:
     what a run writes.
     """
     metrics_path = run_dir / "metrics.jsonl"
+    if run_dir.is_file():
+        raise UserError(f"run={run_dir}: is a file; give the run directory that it lies in")
     if not metrics_path.is_file():
         raise UserError(
             f"run={run_dir} has no metrics.jsonl: give a run directory, such as runs/rl_basic/..."

@@ -213,6 +213,18 @@ def _wanted_folder(wanted: str | Path) -> Path:
     return path
 
 
+def made_folder(key: str, wanted: str | Path) -> Path:
+    """The folder, made where it is missing. Raises UserError when it cannot be, before work that would be lost."""
+    path = Path(wanted).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{key}={wanted}: no folder can be made there ({error.strerror}); give another {key}"
+        ) from None
+    return path
+
+
 def _no_folder(wanted: str | Path, error: Exception) -> UserError:
     shown = str(wanted) if str(wanted).isprintable() else repr(str(wanted))
     reason = getattr(error, "strerror", None) or error

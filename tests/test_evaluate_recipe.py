@@ -119,8 +119,8 @@ def test_what_is_typed_of_a_node_takes_its_place_in_the_runs(folder: Path) -> No
 
 MISTAKES = {
     "k beyond the completions": (["ks=[1,9]"], "ks=[1, 9]: expected numbers from 1 to the completions of a problem (8)"),
-    "no budget": (["budgets=[]"], "budgets=[]: expected positive integers"),
-    "budget of none": (["budgets=[16,0]"], "budgets=[16, 0]: expected positive integers"),
+    "no budget": (["budgets=[]"], "budgets=[]: expected integers from 1"),
+    "budget of none": (["budgets=[16,0]"], "budgets=[16, 0]: expected integers from 1"),
     "budget that is no list": (["budgets=16"], "budgets=16: expected a list in brackets"),
     "budget beyond the context": (["budgets=[64,2000]"], "the context of tiny holds 1024; type a widest budget of"),
     "typo": (["budgts=[16]"], "did you mean budgets?"),
@@ -135,7 +135,7 @@ MISTAKES = {
     "missing adapter": (["adapter=nowhere"], "adapter=nowhere: holds no weights"),
     "another base": (["model.path=other", "adapter=moved/final"], "are not those that"),
     "another chat format": (["run=same", "renderer=role_colon"], "was trained with the chat format"),
-    "out is a file": (["out=rows.jsonl"], "is a file; expected a folder"),
+    "out is a file": (["out=rows.jsonl"], "no folder can be made there"),
 }  # fmt: skip
 
 

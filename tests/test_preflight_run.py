@@ -85,7 +85,7 @@ def test_the_command_prints_a_table_and_writes_numbers_and_pictures(folder) -> N
 @pytest.mark.parametrize(
     ("overrides", "answer"),
     [
-        (["budgets=[0]"], "budgets=[0]: expected positive integers"),
+        (["budgets=[0]"], "budgets=[0]: expected integers from 1"),
         (["budgets=[16,600]"], "budgets=600: the longest prompt leaves"),
         (["max_tokens=600"], "max_tokens=600: the longest prompt leaves"),
         (["problems=0"], "problems=0: expected a positive integer"),
