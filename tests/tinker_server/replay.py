@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.tinker_server.proxy import Proxy
 
-NOISE = {"session_heartbeat", "telemetry", "dynamic_config"}
+NOISE = {"", "session_heartbeat", "telemetry", "dynamic_config"}  # "": a look whether the server is there
 
 
 def save(exchanges: list[tuple[str, bytes, int, str, bytes]], file: Path) -> None:
