@@ -21,7 +21,7 @@ def main() -> None:
 def tables() -> str:
     """A section for each kind of machine that has results."""
     sections = []
-    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
+    for folder in sorted(RESULTS.glob("*/")):
         results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
         lines = [line for result in results for line in rows(result)]
         sections.append("\n".join([f"### {folder.name.upper()}\n", HEADER, *lines, "", *notes(results)]))

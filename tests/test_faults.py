@@ -367,10 +367,10 @@ def test_a_finished_run_without_metrics_says_where_its_weights_are(finished, tmp
         assert "is finished" in process.out and "weights: " in process.out
 
 
-def test_jsonl_ends_at_the_first_line_that_is_no_row(tmp_path):
-    for spoilt in ("5", "[]", '{"step": "2"}', "{}"):
+def test_jsonl_goes_on_behind_a_line_that_is_no_row(tmp_path):
+    for spoilt in ("5", "[]", '{"step": "2"}', "{}", '{"ste'):
         (tmp_path / "rows.jsonl").write_text(f'{{"step": 1}}\n{spoilt}\n{{"step": 3}}\n')
-        assert read_jsonl(tmp_path / "rows.jsonl") == [{"step": 1}]
+        assert read_jsonl(tmp_path / "rows.jsonl") == [{"step": 1}, {"step": 3}]
 
 
 @pytest.mark.parametrize("name", ["../../x", "a\0b\nc", "x" * 500, "名" * 300, "\\"])

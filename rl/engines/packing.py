@@ -181,10 +181,11 @@ def packed_implementation(model: PreTrainedModel) -> str | None:
     """The attention that whole rows get when `model` computes packed ones; None where it cannot.
 
     It is tried, not looked up: layers that mix tokens outside attention, or take a token's position from its column,
-    give other hidden states than for padded rows, and a window on attention raises.
+    give other hidden states than for padded rows, and a window on attention raises. Chunks are longer than the trial.
     """
     implementation = model.config._attn_implementation
-    if implementation not in CAUSAL_WITHOUT_MASK:
+    in_chunks = getattr(model.config.get_text_config(), "attention_chunk_size", None)
+    if implementation not in CAUSAL_WITHOUT_MASK or in_chunks:
         return None
     rows = [TrainingRow(prompt, completion, [], []) for prompt, completion in TRIAL]
     padded = padded_layout(rows, model.device)
