@@ -32,7 +32,7 @@ from benchmarks.harness import (
     rounds_from,
     since,
 )
-from benchmarks.trl_baseline import BEST, DEFAULTS, Clock, grpo_config
+from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from rl.engines.base import OptimizerConfig
 from rl.engines.learner import Learner
 from rl.engines.local import LocalEngineConfig
@@ -56,6 +56,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "ours": {"microbatch_tokens": MICROBATCH_TOKENS},
     "trl": {**BEST, "per_device_train_batch_size": 16},
     "trl_accumulating": {**BEST, "per_device_train_batch_size": 4},
+    "trl_bf16": {**BFLOAT16, "per_device_train_batch_size": 4},
     "trl_defaults": {**DEFAULTS, "per_device_train_batch_size": 8},
 }
 
@@ -69,7 +70,7 @@ def main(rounds: int) -> None:
         promised = [Ratio("seconds", "ours", "trl", 0.65), Ratio("peak_gib", "ours", "trl", 0.35)]
         observed = [
             Ratio(figure, "ours", name)
-            for name in ("trl_accumulating", "trl_defaults")
+            for name in ("trl_accumulating", "trl_bf16", "trl_defaults")
             for figure in ("seconds", "peak_gib")
         ]
         compare("learner", contenders, [*promised, *observed], rounds)

@@ -21,7 +21,7 @@ from hydra import compose, initialize_config_dir
 from trl import GRPOTrainer
 
 from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fresh_process, rounds_from
-from benchmarks.trl_baseline import BEST, DEFAULTS, Clock, grpo_config
+from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from recipes.cli import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
 from rl.jsonl import read_jsonl
@@ -39,6 +39,7 @@ OURS = ("eval_every=0", "save_every=0", "logger=none")
 TRL: dict[str, dict[str, Any]] = {
     "trl": {**BEST, "per_device_train_batch_size": 128},
     "trl_accumulating": {**BEST, "per_device_train_batch_size": 32},
+    "trl_bf16": {**BFLOAT16, "per_device_train_batch_size": 32},
     "trl_defaults": {**DEFAULTS, "per_device_train_batch_size": 128},
 }
 
@@ -50,6 +51,7 @@ def main(rounds: int, steps: int) -> None:
         Ratio("seconds_to_reward", "ours", "trl_accumulating", 0.5),
         Ratio("step_seconds", "ours", "trl", 0.5),
         Ratio("step_seconds", "ours", "trl_accumulating", 0.5),
+        Ratio("step_seconds", "ours", "trl_bf16", 0.5),
         Ratio("step_seconds", "ours", "trl_defaults", 0.25),
     ]
     compare("training", [contender(name, settings[name], steps) for name in settings], ratios, rounds)

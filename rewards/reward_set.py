@@ -76,6 +76,10 @@ class RewardSet:
         """Ends the grader's workers."""
         self._grader.close()
 
+    def expect(self, rollouts: Sequence[Rollout]) -> None:
+        """Begins to grade rollouts of the next batch to score; returns at once."""
+        self._grader.expect([Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts])
+
     def score(self, rollouts: Sequence[Rollout], *, watch: bool = True) -> None:
         """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
 

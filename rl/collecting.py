@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rl.engines.base import Asked, Remote, SamplingParams
+from rl.engines.base import Arrived, Asked, Remote, SamplingParams
 from rl.errors import Stopped
 from rl.rollouts import Completion, Problem, Rollout, rollouts_from
 from rl.seeds import derived_seed, seed_everything
@@ -17,36 +17,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedBatch:
-    """One step's problems and prompts, and their completions, asked for when `version` steps were trained."""
+    """One step's problems and prompts, and their completions, asked for when `version` steps were trained.
+
+    budget: the token budget that the completions were asked for with.
+    """
 
     problems: list[Problem]
     prompts: list[list[int]]
     completions: Asked
+    budget: int
     version: int
 
 
-def collect(run: Run, step: int) -> list[Rollout]:
-    """[P x G] rollouts of P problems, each with G completions, sampled from the current policy.
+def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
+    """[P x G] rollouts of P problems, each with G completions from the current policy, and their token budget.
 
     An engine elsewhere may be asked for the batches of later steps first, and may leave out a problem.
     """
     seed_everything(derived_seed(run.blueprint.seed, "step", step))
     if not isinstance(run.engine, Remote):
-        return roll_out(run, batch_of(run, step), run.blueprint.group_size, sampling_params(run, step))
+        params = sampling_params(run, step)
+        return roll_out(run, batch_of(run, step), run.blueprint.group_size, params), params.max_tokens
     for ahead in range(step, min(step + run.engine.max_lag, run.total_steps) + 1):
         if ahead not in run.under_way:
             run.under_way[ahead] = ask(run, run.engine, ahead, version=step - 1)
     asked = run.under_way.pop(step)
     rollouts = some_rollouts(run, asked.problems, asked.prompts, asked.completions.result())
-    return [replace(rollout, version=asked.version) for rollout in rollouts]
+    return [replace(rollout, version=asked.version) for rollout in rollouts], asked.budget
 
 
 def ask(run: Run, engine: Remote, step: int, version: int) -> AskedBatch:
     """The batch of `step`, asked for and not waited for."""
     problems = batch_of(run, step)
     prompts = prompts_of(run, problems)
-    asked = engine.submit(prompts, run.blueprint.group_size, sampling_params(run, step))
-    return AskedBatch(problems, prompts, asked, version)
+    params = sampling_params(run, step)
+    asked = engine.submit(prompts, run.blueprint.group_size, params, grading_ahead(run, problems, prompts))
+    return AskedBatch(problems, prompts, asked, params.max_tokens, version)
 
 
 def batch_of(run: Run, step: int) -> list[Problem]:
@@ -74,7 +80,17 @@ def prompts_of(run: Run, problems: Sequence[Problem]) -> list[list[int]]:
 def roll_out(run: Run, problems: Sequence[Problem], n: int, params: SamplingParams) -> list[Rollout]:
     """[P x n] rollouts, those of one problem next to each other."""
     prompts = prompts_of(run, problems)
-    return some_rollouts(run, problems, prompts, run.engine.sample(prompts, n, params))
+    sampled = run.engine.sample(prompts, n, params, grading_ahead(run, problems, prompts))
+    return some_rollouts(run, problems, prompts, sampled)
+
+
+def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[int]]) -> Arrived:
+    """Has completions graded while others of their batch are still sampled."""
+
+    def arrived(p: int, completions: Sequence[Completion]) -> None:
+        run.blueprint.rewards.expect(rollouts_from([problems[p]], [prompts[p]], [completions], run.renderer))
+
+    return arrived
 
 
 def some_rollouts(

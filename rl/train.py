@@ -102,10 +102,10 @@ def prepare(run: Run, step: int) -> Batch:
     evaluation = evaluate_at(run, step)
     with timer("sample"):
         run.engine.publish()
-        rollouts = collect(run, step)
+        rollouts, budget = collect(run, step)
     with timer("score"):
         score(run, rollouts)
-        rows = weigh(rollouts, blueprint.loss, run.budget.tokens)
+        rows = weigh(rollouts, blueprint.loss, budget)
     learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
     return Batch(step, rollouts, rows, learning_rate, evaluation, timer)
 

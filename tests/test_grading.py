@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from rewards.grading import Grader, Sample, Verdict, split_thinking
 from rewards.grading import grader as grader_module
+from rewards.grading import pool as pool_module
 from rl.errors import UserError
 from rl.rollouts import Parsed
 
@@ -97,6 +98,36 @@ def test_concurrent_threads_share_a_grader(grader):
     pairs = [(f"\\sqrt{{{n * n * 2}}}", f"{n}\\sqrt{{2}}") for n in range(2, 22)]
     with ThreadPoolExecutor(4) as threads:
         assert all(verdict.correct for verdict in threads.map(lambda pair: grade(grader, *pair), pairs))
+
+
+def test_expected_samples_are_compared_before_they_are_graded(grader, monkeypatch):
+    pairs = [(f"\\sqrt{{{n * n * 2}}}", f"{n}\\sqrt{{2}}") for n in range(2, 12)]
+    samples = [Sample(split_thinking(f"\\boxed{{{answer}}}"), gold) for answer, gold in pairs]
+    for sample in samples:
+        grader.expect([sample])
+    expected = grader._pool._expected
+    deadline = time.monotonic() + 60
+    while not all(task.reason for task in expected.values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(expected) == 10
+
+    def give(self, task):
+        raise AssertionError("compared once more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module._Worker, "give", give)
+        assert all(verdict.correct for verdict in grader.grade(samples))
+    assert grader.grade(samples[:1])[0].correct  # what was expected is no memory
+
+
+def test_samples_that_never_come_do_not_delay_the_end():
+    grader = Grader()
+    bomb = Sample(split_thinking("\\boxed{\\sqrt{12}}"), "x+1")
+    grader.expect([Sample(bomb.parsed, f"x+{n}") for n in range(2000)])
+    grader.close()
+    assert grader.grade([Sample(bomb.parsed, "x+1999")])[0].reason == "wrong"
+    grader.close()
 
 
 def test_the_callers_signals_are_untouched(grader):

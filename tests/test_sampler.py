@@ -217,6 +217,28 @@ def test_waiting_prompts_take_the_room_of_finished_rows(known, tiny_random_model
     assert len(steps) < 0.8 * in_turns
 
 
+@pytest.mark.parametrize("cap", [UNLIMITED, 1])
+def test_rows_are_told_of_when_they_leave(cap, tiny_random_model, monkeypatch):
+    """Each at most once, as what they will be in the result, and before the last token of the batch is drawn."""
+    model = tiny_random_model()[0].eval()
+    told, events = {}, []
+
+    def arrived(p, completions):
+        told.setdefault(p, []).extend(completions)
+        events.append("told")
+
+    draw = sampler.draw
+    monkeypatch.setattr(sampler, "draw", lambda *arguments: events.append("drawn") or draw(*arguments))
+    completions = sample(model, PROMPTS, 8, PARAMS, cap, arrived=arrived)
+    assert_same(completions, sample(model, PROMPTS, 8, PARAMS, cap), tolerance=0)
+    for p, group in told.items():
+        left = list(completions[p])
+        for completion in group:
+            left.remove(completion)
+    assert sum(map(len, told.values())) >= 20
+    assert events.index("told") < len(events) - events[::-1].index("drawn") - 5
+
+
 def test_a_signal_ends_sampling_at_the_next_token(tiny_random_model):
     model = tiny_random_model()[0].eval()
     with signals.handled(), signals.safe_points():

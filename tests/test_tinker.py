@@ -196,7 +196,7 @@ class Counting:
         self.max_lag = max_lag
         self.asked = []
 
-    def submit(self, prompts, n, params):
+    def submit(self, prompts, n, params, arrived):
         self.asked.append([prompt[0] for prompt in prompts])
         completion = Completion([1], [-1.0], "stop")
         return SimpleNamespace(result=lambda: [[completion] * n for _ in prompts])
@@ -236,10 +236,12 @@ def test_no_batch_is_lost_or_trained_twice_however_far_ahead_it_is_asked(max_lag
     assert isinstance(engine, Remote)
     run = run_of(engine, total)
     for step in range(done + 1, total + 1):
-        rollouts = collect(run, step)
+        run.budget.tokens = 100 - step
+        rollouts, budget = collect(run, step)
         expected = [str(2 * (step - 1)), str(2 * (step - 1) + 1)]
         assert [r.problem.id for r in rollouts] == [i for i in expected for _ in range(2)]
         lag = min(max_lag, step - done - 1)
+        assert budget == 100 - (step - lag)  # the one that was in force when it was asked for
         assert lag_metrics(rollouts, step) == {"lag/mean": lag, "lag/max": lag}
         assert len(engine.asked) == min(step + max_lag, total) - done
     assert engine.asked == [[2 * s, 2 * s + 1] for s in range(done, total)] and not run.under_way
@@ -288,9 +290,9 @@ class Config(LocalEngineConfig):
 
 class Lagged(LocalEngine):
     max_lag = 2
-    def submit(self, prompts, n, params):
+    def submit(self, prompts, n, params, arrived=None):
         asked = Future()
-        asked.set_result(self.sample(prompts, n, params))
+        asked.set_result(self.sample(prompts, n, params, arrived))
         return asked
     def metrics(self):
         return {}
@@ -299,7 +301,7 @@ class Lagged(LocalEngine):
 
 def test_a_batch_without_any_completion_stops_the_run():
     engine = Counting(0)
-    engine.submit = lambda prompts, n, params: SimpleNamespace(result=lambda: [[], []])
+    engine.submit = lambda *_: SimpleNamespace(result=lambda: [[], []])
     with pytest.raises(Stopped, match="no completion came for any of 2 problems"):
         collect(run_of(engine, 1), 1)
 

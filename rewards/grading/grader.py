@@ -109,6 +109,12 @@ class Grader:
             for sample, extraction in zip(samples, found, strict=True)
         ]
 
+    def expect(self, samples: Sequence[Sample]) -> None:
+        """Begins with what of the next `grade` takes a worker; returns at once."""
+        found = ((sample.gold, self._extract(sample.parsed).answer) for sample in samples)
+        pairs = [(gold, answer) for gold, answer in found if answer is not None]
+        self._pool.expect([(gold, answer) for gold, answer in pairs if _compare_here(gold, answer) is None])
+
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Reason, float]]:
         """(reason, seconds) for each (gold, answer): here as far as exact arithmetic goes, else by a worker."""
         here = [_compare_here(gold, answer) for gold, answer in pairs]

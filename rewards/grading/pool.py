@@ -40,6 +40,10 @@ class _Task:
     reason: str = ""
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, pair: tuple[str, str]) -> _Task:
+        return cls(json.dumps(pair).encode() + b"\n")
+
 
 class _Worker:
     """One process; it serves one task at a time. Idle, it has no deadline."""
@@ -88,6 +92,7 @@ class Pool:
     size: int = 2
     _workers: list[_Worker] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _expected: dict[tuple[str, str], _Task] = field(default_factory=dict)
     _failed_starts: int = 0  # in a row
     _owner: int = field(default_factory=os.getpid)
 
@@ -97,17 +102,32 @@ class Pool:
         with self._lock:
             self._fill(1)
 
+    def expect(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Begins to compare these pairs in the background: the next `compare` finds them done, or under way."""
+        self._adopt()
+        if new := {pair: _Task.of(pair) for pair in pairs if pair not in self._expected}:
+            self._expected |= new
+            threading.Thread(target=self._run_ahead, args=(list(new.values()),), daemon=True).start()
+
+    def _run_ahead(self, tasks: list[_Task]) -> None:
+        with contextlib.suppress(UserError), self._lock:  # `compare` will meet the same error
+            self._run(tasks)
+
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, float]]:
         """(reason, seconds) for each pair, in order; equal pairs are compared once. Concurrent calls take turns."""
         self._adopt()
-        tasks = {pair: _Task(json.dumps(pair).encode() + b"\n") for pair in dict.fromkeys(pairs)}
+        expected, self._expected = self._expected, {}
+        tasks = {pair: expected.get(pair) or _Task.of(pair) for pair in dict.fromkeys(pairs)}
         with self._lock:
             self._run(list(tasks.values()))
         return [(tasks[pair].reason, tasks[pair].seconds) for pair in pairs]
 
     def close(self) -> None:
-        """Ends the processes; the next `compare` starts new ones."""
+        """Ends the processes, and what was expected of them; the next `compare` starts new ones."""
         self._adopt()
+        expected, self._expected = self._expected, {}
+        for task in expected.values():
+            task.reason = task.reason or "error"  # so that whoever compares them ends
         with self._lock:
             for worker in self._workers:
                 worker.kill()
@@ -116,13 +136,13 @@ class Pool:
     def _adopt(self) -> None:
         """In a forked process the workers and the lock are the parent's: begin anew."""
         if self._owner != os.getpid():
-            self._workers, self._lock, self._owner = [], threading.Lock(), os.getpid()
+            self._workers, self._expected, self._lock, self._owner = [], {}, threading.Lock(), os.getpid()
 
     def _fill(self, count: int) -> None:
         self._workers += [_Worker() for _ in range(min(count, self.size) - len(self._workers))]
 
     def _run(self, tasks: list[_Task]) -> None:
-        waiting = deque(tasks)
+        waiting = deque(task for task in tasks if not task.reason)
         while unfinished := sum(not task.reason for task in tasks):
             self._fill(unfinished)
             for worker in self._workers:

@@ -6,7 +6,7 @@ Importing this module costs nothing: configs live here, weights behind `EngineCo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -134,6 +134,10 @@ class UpdateStats:
     ratio_min: float
 
 
+# Told of completions of the p-th prompt as soon as they are whole, while others of their batch are not.
+Arrived = Callable[[int, Sequence[Completion]], None]
+
+
 class Policy(Protocol):
     """Weights that can be sampled and saved: what an engine is, however it is updated."""
 
@@ -141,9 +145,13 @@ class Policy(Protocol):
         """Makes the sampler use the learner's current weights."""
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
-        """[P][n] completions of P prompts."""
+        """[P][n] completions of P prompts. `arrived` is told of those that are whole before the others; of any, of none."""
 
     def save(self, path: Path) -> None:
         """Writes weights and optimiser state into an existing empty folder, for `load`."""
@@ -184,7 +192,13 @@ class Remote(Engine, Protocol):
 
     max_lag: int
 
-    def submit(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> Asked:
+    def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
+    ) -> Asked:
         """What `sample` does, from the learner's weights as they are now, without waiting for it."""
 
     def metrics(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rl import signals
 from rl.adapters import adapts_tied_weights, quiet_peft, write_base
-from rl.engines.base import Engine, SamplingParams, UpdateStats
+from rl.engines.base import Arrived, Engine, SamplingParams, UpdateStats
 from rl.engines.fit import require_context, require_vocabulary
 from rl.engines.launch import require_one_process
 from rl.errors import UserError
@@ -97,15 +97,28 @@ class LocalEngine:
         """Nothing to do: the sampler reads the learner's weights."""
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
+        """See the protocol. On a processor `arrived` is told of none: graders would take its cores from the sampler."""
         from rl.engines.learner import autocast
         from rl.engines.sampler import sample
 
         require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: the log-probabilities must be those of the distribution that was drawn from
         with memory_errors(f"engine.max_kv_gb={self.max_kv_bytes / 2**31:.2g}"), autocast(self.device):
-            return sample(self.model, prompts, n, params, self.max_kv_bytes, compiled=self.compile)
+            return sample(
+                self.model,
+                prompts,
+                n,
+                params,
+                self.max_kv_bytes,
+                compiled=self.compile,
+                arrived=None if self.device.type == "cpu" else arrived,
+            )
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl import signals
-from rl.engines.base import SamplingConfig, SamplingParams
+from rl.engines.base import Arrived, SamplingConfig, SamplingParams
 from rl.engines.decode import Prefill, cache_bytes, decoder_for, prefill
 from rl.errors import NotFinite
 from rl.rollouts import Completion
@@ -38,18 +38,20 @@ def sample(
     max_kv_bytes: float,
     skip: int = 0,
     compiled: bool = False,
+    arrived: Arrived | None = None,
 ) -> list[list[Completion]]:
     """[P][n] completions; as many prompts at once as their cache fits `max_kv_bytes`, longest first.
 
     `skip` prompts of the same batch come before these and are sampled elsewhere: these get the tokens they would have
     got among all of them. `compiled`: the decode step goes through torch.compile, which takes minutes at first.
+    `arrived` is told of rows as they leave the batch.
     """
     uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
     drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
     waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
     while waiting:
-        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled)
-    completions = drawn.completions()
+        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived)
+    completions = drawn.completions(torch.arange(len(prompts) * n))
     return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
 
 
@@ -68,6 +70,7 @@ def _sample_batch(
     drawn: Drawn,
     max_kv_bytes: float,
     compiled: bool,
+    arrived: Arrived | None,
 ) -> None:
     """Takes prompts from the front of `waiting` while the cache has room for them, and draws their completions."""
     budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
@@ -103,6 +106,8 @@ def _sample_batch(
                 break
             if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):
                 keep = alive.nonzero().squeeze(-1)
+                if arrived:
+                    tell(arrived, drawn, rows[~alive], n)
                 decoder.keep(keep)
                 rows, age, alive, tokens = rows[keep], age[keep], alive[keep], tokens[keep]
             if t == ends[0]:
@@ -117,6 +122,13 @@ def _sample_batch(
                 rows, age = torch.cat((rows, more_rows)), torch.cat((age, torch.zeros_like(more_rows)))
                 alive = torch.cat((alive, torch.ones_like(more_rows, dtype=torch.bool)))
                 ends.append(t + budget)
+
+
+def tell(arrived: Arrived, drawn: Drawn, rows: Tensor, n: int) -> None:
+    """Says which completions the finished rows [B] are, prompt by prompt."""
+    own = zip(rows.tolist(), drawn.completions(rows), strict=True)
+    for p, group in itertools.groupby(own, key=lambda row: row[0] // n):
+        arrived(p, [completion for _, completion in group])
 
 
 class Drawn:
@@ -145,26 +157,28 @@ class Drawn:
     def is_stop(self, tokens: Tensor) -> Tensor:
         return torch.isin(tokens, self.stop_ids)
 
-    def completions(self) -> list[Completion]:
-        """Each row up to its first stop token, that token included. Raises NotFinite when a logit was no number."""
-        if not self.logprobs.isfinite().all():
+    def completions(self, rows: Tensor) -> list[Completion]:
+        """Each of the given rows up to its first stop token, that token included. Raises NotFinite when a logit was no number."""
+        logprobs = self.logprobs[rows]
+        if not logprobs.isfinite().all():
             raise NotFinite(
                 "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go"
                 " on from an earlier checkpoint with a smaller learning_rate"
             )
-        ends = self.is_stop(self.tokens)
+        tokens = self.tokens[rows]
+        ends = self.is_stop(tokens)
         stopped = ends.any(-1)
         lengths = torch.where(stopped, ends.int().argmax(-1) + 1, ends.shape[1]).tolist()
-        tokens, logprobs = self.tokens.tolist(), self.logprobs.tolist()
-        entropies = self.entropies.tolist() if self.entropies is not None else None
+        entropies = [None] * len(rows) if self.entropies is None else self.entropies[rows].tolist()
+        fields = zip(tokens.tolist(), logprobs.tolist(), entropies, lengths, stopped.tolist(), strict=True)
         return [
             Completion(
-                tokens[r][:length],
-                logprobs[r][:length],
+                own[:length],
+                own_logprobs[:length],
                 "stop" if stop else "length",
-                entropies[r][:length] if entropies is not None else None,
+                own_entropies and own_entropies[:length],
             )
-            for r, (length, stop) in enumerate(zip(lengths, stopped.tolist(), strict=True))
+            for own, own_logprobs, own_entropies, length, stop in fields
         ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl import signals
-from rl.engines.base import Asked, Engine, SamplingParams, UpdateStats
+from rl.engines.base import Arrived, Asked, Engine, SamplingParams, UpdateStats
 from rl.engines.tinker_rows import datum, has_signal, loss_name, measure, row_logprobs, stats_of
 from rl.engines.tinker_sampling import AskedGroups, Ledger
 from rl.engines.tinker_service import Service, finished, require_access, service_errors
@@ -144,17 +144,27 @@ class TinkerEngine:
         if self.sampler is None:
             self.sampler = self.service.sampler(self.learner)
 
-    def submit(self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams) -> Asked:
+    def submit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
+    ) -> Asked:
         self._require_affordable(prompts, n, params.max_tokens)
         self.publish()
-        asked = AskedGroups(self.sampler, prompts, n, params, self.config.attempts, self.ledger)
+        asked = AskedGroups(self.sampler, prompts, n, params, self.config.attempts, self.ledger, arrived)
         self._under_way.append(asked)
         return asked
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
-        return self.submit(prompts, n, params).result()
+        return self.submit(prompts, n, params, arrived).result()
 
     def _require_affordable(self, prompts: Sequence[Sequence[int]], n: int, max_tokens: int) -> None:
         """Raises Stopped unless this batch, and those under way, are within `max_usd` at their longest."""

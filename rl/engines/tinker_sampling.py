@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl.engines.base import SamplingParams
+from rl.engines.base import Arrived, SamplingParams
 from rl.engines.tinker_service import finished, reason, retrying
 from rl.prices import Tokens
 from rl.rollouts import Completion
@@ -34,6 +34,7 @@ class AskedGroups:
     params: SamplingParams
     attempts: int
     ledger: Ledger
+    arrived: Arrived | None = None
 
     def __post_init__(self) -> None:
         self.calls = [self._ask(p) for p in range(len(self.prompts))]
@@ -72,6 +73,8 @@ class AskedGroups:
             self.ledger.dropped_groups += 1
             return []
         self.ledger.tokens += Tokens(self.n * len(self.prompts[p]), sum(len(c.tokens) for c in group))
+        if self.arrived:
+            self.arrived(p, group)
         return group
 
 

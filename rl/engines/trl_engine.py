@@ -15,7 +15,7 @@ from trl import GRPOConfig
 
 from rl.adapters import write_base
 from rl.blueprint import Blueprint
-from rl.engines.base import SamplingParams
+from rl.engines.base import Arrived, SamplingParams
 from rl.engines.fit import require_context, require_vocabulary
 from rl.engines.launch import world_size
 from rl.engines.learner import autocast
@@ -102,8 +102,13 @@ class TrlEngine:
         """Nothing to do: sampling takes the current weights, and sends them to vLLM when they have moved."""
 
     def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
+        """See the protocol. `arrived` is told of none: a batch comes whole from all processes."""
         require_context(self.base, prompts, params.max_tokens)
         shares = self.ranks.call("sample_share", prompts, n, params)
         for share in shares:
