@@ -63,12 +63,13 @@ def table_of(found: Conformance) -> Table:
 
 def faults(found: Conformance, engine: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the server, or with what was typed about it."""
-    if abs(found.norm_ratio - 1) > MAX_NORM_ERROR:
+    # Each is asked for what is right, so that a number which is none counts as wrong.
+    if not found.cosine >= MIN_COSINE or found.admitted[0] != found.admitted[1]:
+        yield "the step goes elsewhere: the server's gradient is not that of this loss"
+    elif not abs(found.norm_ratio - 1) <= MAX_NORM_ERROR:
         other = {"sum": "seq_mean", "seq_mean": "sum"}[engine["reduction"]]
         yield f"the step has another size: the server reduces a loss in another way; type engine.reduction={other}"
-    elif found.cosine < MIN_COSINE or found.admitted[0] != found.admitted[1]:
-        yield "the step goes elsewhere: the server's gradient is not that of this loss"
-    if max(found.sampler_drift, found.learner_drift) > MAX_DRIFT:
+    if not (found.sampler_drift <= MAX_DRIFT and found.learner_drift <= MAX_DRIFT):
         yield "the log-probabilities differ: the server has other weights than this model, or computes them coarsely"
     if not found.overlaps and engine["overlap"]:
         yield "sampling from an older policy changes the weights under training: type engine.overlap=false"

@@ -23,10 +23,13 @@ class CheckpointsConfig:
     run: str
     action: Literal["list", "download", "delete"]
     step: int | None
+    path: str | None
     out: str | None
 
     def __post_init__(self) -> None:
-        if self.action != "list" and self.step is None:
+        if self.path is not None and (self.action != "delete" or self.step is not None):
+            raise UserError(f"path={self.path}: only action=delete takes one, in place of step=")
+        if self.action != "list" and self.step is None and self.path is None:
             raise UserError(
                 f"step=null: action={self.action} needs one; action=list shows them; e.g. step=20"
             )
@@ -43,12 +46,17 @@ def main(composed: Composed) -> None:
     if config.step is not None and config.step not in found:
         raise UserError(f"step={config.step}: no such checkpoint; there are {', '.join(map(str, found))}")
 
-    from rl.engines.tinker import saved_state
-    from rl.engines.tinker_service import Service, require_access
+    from rl.engines.tinker_calls import require_access
+    from rl.engines.tinker_engine import saved_state
+    from rl.engines.tinker_service import Service
 
     states = {step: saved_state(path) for step, path in found.items()}
     require_access()
     service = Service(next(iter(states.values()))["base_model"])
+    if config.path is not None:
+        service.delete(config.path)
+        print(f"deleted: {config.path}")
+        return
     if config.step is None:
         kept = {run_id(state): service.checkpoints(run_id(state)) for state in states.values()}
         Console(width=120).print(table_of(states, {c.tinker_path for group in kept.values() for c in group}))
@@ -73,11 +81,13 @@ def run_id(state: dict[str, str]) -> str:
 
 
 def table_of(states: dict[int, dict[str, str]], kept: set[str]) -> Table:
-    """One line for each path of each checkpoint."""
+    """One line for each path of each checkpoint, and for what the service keeps beside them: it costs storage too."""
     table = Table("step", "what", "path", "on the service")
-    for step, state in states.items():
-        for what in ("state", "adapter"):
-            table.add_row(str(step), what, state[what], "kept" if state[what] in kept else "gone")
+    known = {state[what]: (step, what) for step, state in states.items() for what in ("state", "adapter")}
+    for path, (step, what) in known.items():
+        table.add_row(str(step), what, path, "kept" if path in kept else "gone")
+    for path in sorted(kept - known.keys()):
+        table.add_row("", "no checkpoint here", path, "kept")
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
@@ -105,6 +106,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, composed: Composed) -> Group
         from rl.run import open_renderer
 
         if composed.job_dir is None:  # the process ends with this plan
+            gc.disable()
             # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
             sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing

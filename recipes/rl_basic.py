@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,10 +72,9 @@ def run(
     with messages_to(directory):
         for line in problems.report.lines():
             log.info("%s", line)
-        from rl.run import open_run, record_data
+        from rl.run import open_run
         from rl.train import train
 
-        record_data(directory, problems)
         with open_run(blueprint, problems, directory, composed.tree) as opened:
             train(opened)
         return print_results(directory)
@@ -84,8 +84,12 @@ def help_rank_0(blueprint: Blueprint) -> None:
     """What a launch's other processes do: the data, the run directory and the terminal are rank 0's."""
     from rl.run import follow
 
-    with signals.handled():
-        follow(blueprint)
+    try:
+        with signals.handled():
+            follow(blueprint)
+    except UserError as error:  # rank 0 does not know of it, and the launcher ends the others
+        print(f"error: process {rank()}: {error}", file=sys.stderr)
+        raise
 
 
 def print_results(directory: RunDirectory) -> float | None:

@@ -97,10 +97,14 @@ def some_rollouts(
     run: Run,
     problems: Sequence[Problem],
     prompts: Sequence[list[int]],
-    sampled: Sequence[Sequence[Completion]],
+    sampled: list[list[Completion]],
 ) -> list[Rollout]:
     """The rollouts of those problems that have completions. Raises Stopped when none has."""
-    rollouts = rollouts_from(problems, prompts, sampled, run.renderer)
-    if not rollouts:
-        raise Stopped(f"no completion came for any of {len(problems)} problems; train.log says why")
-    return rollouts
+    return rollouts_from(problems, prompts, some(sampled), run.renderer)
+
+
+def some(sampled: list[list[Completion]]) -> list[list[Completion]]:
+    """The completions [P][n]. Raises Stopped when there is not one."""
+    if not any(sampled):
+        raise Stopped(f"no completion came for any of {len(sampled)} problems; the log says why")
+    return sampled

@@ -15,6 +15,7 @@ from renderers.base import Renderer
 from rl.blueprint import PROJECT, Blueprint, ModelConfig
 from rl.budget import Constant
 from rl.budget_signal import ENOUGH, Baseline, baseline_of, length_quantile
+from rl.collecting import some
 from rl.engines.base import Policy, SamplingParams
 from rl.errors import NotFinite, UserError
 from rl.evaluation import Estimates, Sampled, measure
@@ -164,7 +165,7 @@ def sample(
         support=blueprint.sampling,
     )
     engine.publish()
-    return Sampled(asked.problems, asked.prompts, engine.sample(asked.prompts, n, params))
+    return Sampled(asked.problems, asked.prompts, some(engine.sample(asked.prompts, n, params)))
 
 
 def read(blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]) -> Preflight:

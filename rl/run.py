@@ -17,7 +17,7 @@ from rl import checkpoint, signals
 from rl.blueprint import Blueprint, ModelConfig
 from rl.budget import budget_after
 from rl.curriculum import EasiestFirst
-from rl.engines.base import Policy
+from rl.engines.base import Policy, Remote
 from rl.errors import UserError, reason_of
 from rl.health import Health
 from rl.jsonl import read_jsonl
@@ -45,6 +45,7 @@ def open_run(
     the weights are freed.
     """
     with _status(directory), ExitStack() as stack:
+        record_data(directory, problems)
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
@@ -53,7 +54,10 @@ def open_run(
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
+        logged = read_jsonl(directory.path / "metrics.jsonl")
         done = resume(engine, renderer, directory)
+        if isinstance(engine, Remote) and logged:
+            engine.recall(logged[-1])
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)

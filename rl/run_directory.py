@@ -121,6 +121,10 @@ def open_directory(
         raise _no_folder(path, error) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume)
+    if (
+        directory.read_status()
+    ):  # before its config says so: other processes of a launch may look whether it is finished
+        directory.write_status("running", directory.step)
     directory.write_yaml("config.yaml", dict(config))
     directory.write_yaml("overrides.yaml", overrides)
     return directory

@@ -16,7 +16,7 @@ from rl.blueprint import Blueprint
 from rl.budget import Budget
 from rl.collecting import AskedBatch, collect, roll_out
 from rl.engines.base import Driver, Engine, Remote, SamplingParams, UpdateStats
-from rl.errors import NotFinite, Stopped
+from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation import measure
 from rl.health import Health
 from rl.loggers import Loggers
@@ -79,7 +79,10 @@ def train(run: Run) -> None:
             finish(run)
     except (signals.Interrupted, Stopped):
         if finished := run.directory.step:
-            save(run, finished)
+            try:
+                save(run, finished)
+            except UserError as error:  # the reason to end is the first one
+                log.warning("step %d could not be saved: %s", finished, error)
         raise
 
 
@@ -177,7 +180,8 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     rollouts = roll_out(run, problems, n, params)
     blueprint.rewards.score(rollouts, watch=False)
     measured = measure(rollouts, ks=[n] if n > 1 else [])
-    setting = {"budget": blueprint.max_tokens, "problems": len(problems), "completions": n}
+    answered = len({rollout.group for rollout in rollouts})
+    setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
     run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
     metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
@@ -187,8 +191,13 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
 def finish(run: Run) -> None:
     """The trained weights in `final/`, and a last look at the test problems."""
     export_final(run)
-    if run.blueprint.eval_every and (evaluation := evaluate(run, run.total_steps + 1)):
-        log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
+    if not run.blueprint.eval_every:
+        return
+    try:
+        if evaluation := evaluate(run, run.total_steps + 1):
+            log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
+    except Stopped as reason:  # nothing of the training is missing
+        log.warning("the last look at the test problems is left out: %s", reason)
 
 
 def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:

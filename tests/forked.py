@@ -115,7 +115,7 @@ def status(run: Path) -> dict[str, Any]:
 SABOTEUR = '''
 import math, os, random
 import numpy, torch
-import rl.loggers, rl.losses, rl.report, rl.saving, rl.train
+import rl.engines.sampler, rl.loggers, rl.losses, rl.report, rl.saving, rl.train
 from rewards.grading import Grader
 from rl.engines.learner import Learner
 from rl.engines.local import LocalEngine
@@ -126,6 +126,7 @@ torch.set_num_threads(1)
 
 PLACES = {
     "sample": (LocalEngine, "sample"),
+    "draw": (rl.engines.sampler, "draw"),
     "update": (Learner, "_forward"),
     "evaluate": (rl.train, "evaluate"),
     "save": (rl.saving, "write"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,34 @@ def test_the_check_names_what_to_type(proxied, tmp_path):
     assert done.returncode == 1 and "type engine.reduction=seq_mean" in done.stdout
 
 
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(server, tmp_path):
+    """SIGTERM after step 2 of 4: rewards, lengths and gradients of steps 3 and 4 are those of a run that was left alone."""
+    straight, cut = tmp_path / "straight", tmp_path / "cut"
+    straight.mkdir(), cut.mkdir()
+    settings = [*SMALL, "max_steps=4", "save_every=0"]
+    done = train(straight, server, *settings, sdk=serve.SDK)
+    assert done.returncode == 0, done.stderr
+    python_path = f"{serve.SDK}{os.pathsep}{ROOT}"
+    started = subprocess.Popen(
+        [sys.executable, "-m", "recipes.rl_basic", *settings],
+        cwd=cut,
+        env=os.environ | environment(server) | {"PYTHONPATH": python_path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    log = cut / "run" / "metrics.jsonl"
+    while not (log.exists() and log.read_text().count("\n") == 2):
+        assert started.poll() is None
+        time.sleep(0.05)
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(120) == 143
+    done = train(cut, server, *settings, sdk=serve.SDK)
+    assert done.returncode == 0, done.stderr
+    for before, after in zip(rows(straight), rows(cut), strict=True):
+        for name in ("step", "reward_total", "tokens/mean", "grad_norm", "ratio/max"):
+            assert after[name] == pytest.approx(before[name], rel=1e-3), name
+
+
 def test_learns_is_interrupted_resumes_and_brings_its_adapter_home(server, tmp_path):
     """With the SDK that self-hosted servers speak: reward 0.1 to at least 0.8; the adapter scores as the server does."""
     sizes = ["batch_size=12", "group_size=6", "save_every=2"]
@@ -121,7 +151,8 @@ def test_learns_is_interrupted_resumes_and_brings_its_adapter_home(server, tmp_p
     listed = run_recipe(
         "checkpoints", "run=run", cwd=tmp_path, path=serve.SDK, environment=environment(server)
     )
-    assert listed.returncode == 0 and listed.stdout.count("kept") == 4, listed.stderr
+    assert listed.returncode == 0 and "gone" not in listed.stdout, listed.stderr
+    assert "weights/step-000004" in listed.stdout, "what keep_last left behind there"
     download = ["run=run", "action=download", "step=8", "out=again"]
     brought = run_recipe(
         "checkpoints", *download, cwd=tmp_path, path=serve.SDK, environment=environment(server)
@@ -129,6 +160,20 @@ def test_learns_is_interrupted_resumes_and_brings_its_adapter_home(server, tmp_p
     assert brought.returncode == 0, brought.stderr
     final = (tmp_path / "run" / "final" / "adapter_model.safetensors").read_bytes()
     assert (tmp_path / "again" / "adapter_model.safetensors").read_bytes() == final
+    deleted = run_recipe(
+        "checkpoints",
+        "run=run",
+        "action=delete",
+        "step=6",
+        cwd=tmp_path,
+        path=serve.SDK,
+        environment=environment(server),
+    )
+    assert deleted.returncode == 0 and deleted.stdout.count("deleted:") == 2, deleted.stderr
+    listed = run_recipe(
+        "checkpoints", "run=run", cwd=tmp_path, path=serve.SDK, environment=environment(server)
+    )
+    assert listed.returncode == 0 and listed.stdout.count("gone") == 2, listed.stdout
     compared = subprocess.run(
         [sys.executable, "-c", SCORE, str(tmp_path / "run")],
         env=os.environ | environment(server) | {"PYTHONPATH": f"{serve.SDK}{os.pathsep}{ROOT}"},
@@ -144,7 +189,7 @@ import json, sys
 from pathlib import Path
 import tinker, torch
 from rl.adapters import load_adapter
-from rl.engines.tinker_service import finished
+from rl.engines.tinker_calls import finished
 run = Path(sys.argv[1])
 saved = json.loads((run / "checkpoints" / "step-000008" / "tinker.json").read_text())
 ids = list(range(300, 340))
@@ -203,7 +248,7 @@ def test_too_few_completions_drop_the_group(proxied, tmp_path):
     assert "4 completions were asked for, 3 came" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reason(proxied, tmp_path):
+def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reason(server, proxied, tmp_path):
     """Step 1 is trained and saved, no group of step 2 comes; the same command then trains step 2, once."""
     proxied.faults["asample"] = ["pass"] * 4 + ["fewer"] * 4
     done = train(tmp_path, proxied.url, *SMALL, "save_every=0", "engine.attempts=1")
@@ -211,3 +256,25 @@ def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reas
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["step"]) == ("failed", 1)
     assert (tmp_path / "run" / "checkpoints" / "step-000001" / "tinker.json").is_file()
+    done = train(tmp_path, proxied.url, *SMALL, "save_every=0")
+    assert done.returncode == 2 and "tinker==0.25.0" in done.stderr, (
+        "SkyRL does not restore for the newest SDK"
+    )
+    done = train(tmp_path, server, *SMALL, "save_every=0", sdk=serve.SDK)
+    assert done.returncode == 0, done.stderr
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+
+
+def test_a_server_that_dies_ends_the_run_with_a_reason(server, tmp_path):
+    """It goes away in the middle of step 2; the step before it was saved, and the same command goes on from there."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import rl.engines.tinker_calls as calls\ncalls.LOOK_SECONDS, calls.SILENT_SECONDS = 0.5, 3.0\n"
+    )
+    with Proxy(server) as proxy:
+        proxy.faults["optim_step"] = ["pass", "die"]
+        done = train(tmp_path, proxy.url, *SMALL, sdk=tmp_path)
+        assert done.returncode == 2 and "has not answered for" in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = train(tmp_path, server, *SMALL, sdk=serve.SDK)
+    assert done.returncode == 0, done.stderr
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]

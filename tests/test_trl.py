@@ -22,7 +22,15 @@ SETTINGS = (
 FULL = "model.lora=null"
 LOSSES = {
     "grpo": ("loss=grpo", "batch_size=4", "group_size=3", FULL),
-    "dr_grpo": ("loss=dr_grpo", "batch_size=4", "group_size=3", "loss.updates_per_batch=2", FULL),
+    "dr_grpo": (
+        "loss=dr_grpo",
+        "batch_size=4",
+        "group_size=3",
+        "loss.updates_per_batch=2",
+        "optimizer.schedule=linear",
+        "optimizer.warmup=0.3",
+        FULL,
+    ),
     "flashreinforce": ("loss=flashreinforce", "batch_size=12", "loss.negative_token_fraction=0.5"),
 }
 CLOSE = {"rel": 1e-5, "abs": 1e-5}
@@ -41,14 +49,16 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def launch(folder: Path, name: str, *settings: str, processes: int = 1, **leader: str) -> list[Forked]:
+def launch(
+    folder: Path, name: str, *settings: str, processes: int = 1, everywhere: bool = False, **leader: str
+) -> list[Forked]:
     """The processes of `accelerate launch -m recipes.rl_basic engine=trl ...`, as its launcher would start them.
 
-    leader: environment variables of rank 0.
+    leader: environment variables of rank 0, or of all `everywhere`.
     """
     port, started = free_port(), []
     for rank in range(processes):
-        environment = {"NAN_STEPS": "0", **(leader if rank == 0 else {})}
+        environment = {"NAN_STEPS": "0", **(leader if rank == 0 or everywhere else {})}
         if processes > 1:
             environment |= {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
@@ -206,6 +216,43 @@ def test_the_published_recipes_run(experiment, folder):
     )
     assert process.wait(250) == 0, process.err
     assert len(timeless(folder / experiment)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_signal_while_they_sample_ends_both_and_saves_the_step_before(folder):
+    """SIGTERM to both processes, as a launcher passes it on, from inside step 2's sampling; then the run goes on."""
+    settings = (
+        *LOSSES["flashreinforce"],
+        "engine=trl",
+        "max_steps=3",
+        "save_every=0",
+        "preflight=off",
+        "eval_every=0",
+    )
+    finish(launch(folder, "calm", *settings, processes=2))
+    both = launch(
+        folder, "called", *settings, processes=2, SABOTAGE=f"draw:9:{signal.SIGTERM:d}", everywhere=True
+    )
+    codes = [process.wait() for process in both]
+    assert codes == [128 + signal.SIGTERM, 0], both[0].err + both[1].err
+    assert (status(folder / "called")["state"], status(folder / "called")["step"]) == ("interrupted", 1)
+    assert (folder / "called/checkpoints/step-000001").is_dir()
+    finish(launch(folder, "called", *settings, processes=2))
+    assert timeless(folder / "called") == timeless(folder / "calm")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_longer_run_has_the_rates_of_its_whole_length(folder):
+    """Extended from 2 steps to 4 after its linear schedule had ended: the third step is that of engine=local."""
+    settings = (*LOSSES["grpo"], "optimizer.schedule=linear", "save_every=1", "preflight=off")
+    for engine in ("local", "trl"):
+        for steps in (2, 4):
+            finish(launch(folder, f"longer-{engine}", *settings, f"engine={engine}", f"max_steps={steps}"))
+    rates = [row["learning_rate"] for row in timeless(folder / "longer-trl")]
+    assert rates[2:] == pytest.approx([0.5 * (1 - 2 / 3), 0.0])
+    same(folder / "longer-local", folder / "longer-trl")
 
 
 RESUMED = (*LOSSES["flashreinforce"], "engine=trl", "max_steps=5", "save_every=2", "model.lora.dropout=0.2")

@@ -20,8 +20,7 @@ SENTENCE = "TRL {version}: {what}; engine=trl relies on it: see 'Lifting the pin
 
 
 OVERRIDDEN = {
-    "_generate_and_score_completions", "_compute_loss", "_get_train_sampler", "_send_telemetry", "create_optimizer",
-    "create_scheduler", "log",
+    "_generate_and_score_completions", "_compute_loss", "_get_grad_norm", "_send_telemetry", "create_optimizer", "log",
 }  # fmt: skip
 
 
@@ -39,10 +38,9 @@ def test_the_pin():
         # overridden
         (GRPOTrainer, "_generate_and_score_completions", ["self", "inputs"]),
         (GRPOTrainer, "_compute_loss", ["self", "model", "inputs"]),
-        (GRPOTrainer, "_get_train_sampler", ["self", "dataset"]),
+        (GRPOTrainer, "_get_grad_norm", ["self", "model", "grad_norm"]),
         (GRPOTrainer, "_send_telemetry", ["self"]),
         (GRPOTrainer, "create_optimizer", ["self", "model"]),
-        (GRPOTrainer, "create_scheduler", ["self", "num_training_steps", "optimizer"]),
         (GRPOTrainer, "log", ["self", "logs", "start_time"]),
         # called
         (GRPOTrainer, "_get_per_token_logps_and_entropies", ["self", "model", "input_ids", "attention_mask", "logits_to_keep"]),
@@ -50,6 +48,8 @@ def test_the_pin():
         (GRPOTrainer, "_save_optimizer_and_scheduler", ["self", "output_dir"]),
         (VLLMGeneration, "generate", ["self", "prompts", "images", "num_generations"]),
         (VLLMGeneration, "sync_weights", ["self"]),
+        (VLLMGeneration, "_iter_named_params", ["self"]),
+        (VLLMGeneration, "_fix_param_name_to_vllm", ["self", "name"]),
         (RepeatSampler, "__init__", ["self", "data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle"]),
     ],
 )  # fmt: skip
@@ -87,6 +87,13 @@ def test_what_is_overridden_is_what_the_trainer_calls():
     )
 
 
+def test_vllm_reads_what_it_is_told_before_each_batch():
+    source = inspect.getsource(VLLMGeneration)
+    for name in ("temperature", "max_completion_length", "generation_kwargs"):
+        expect(source.count(f"self.{name}") > 1, f"VLLMGeneration does not read {name} any more")
+    expect("self._iter_named_params()" in source, "sync_weights sends something else than _iter_named_params")
+
+
 def test_the_batch_of_trl_has_the_keys_of_ours():
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
     for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "sampling_per_token_logps"):
@@ -105,6 +112,10 @@ def test_a_batch_is_shuffled_and_split_by_its_rows():
 def test_the_sampler_repeats_a_row_for_each_rollout_and_micro_batch():
     sampler = RepeatSampler(Dataset.from_dict({"prompt": ["", ""]}), 3, repeat_count=2, shuffle=False)
     expect(list(sampler) == [0] * 6 + [1] * 6, f"RepeatSampler gives {list(sampler)}")
+    expect(
+        "shuffle=self.shuffle_dataset" in inspect.getsource(GRPOTrainer._get_train_sampler),
+        "it shuffles steps",
+    )
 
 
 def test_padding_has_a_side():
@@ -153,6 +164,12 @@ def test_log_probabilities_are_those_at_the_temperature(trainer):
     expect(
         torch.allclose(found[0], wanted, atol=1e-5), "its log-probabilities are not those at the temperature"
     )
+
+
+def test_the_policy_samples_without_dropout(trainer):
+    trainer.model.train()
+    with PolicyTrainer.whole_model(trainer) as model:
+        assert model is trainer.model and not any(module.training for module in model.modules())
 
 
 def test_generation_gets_the_unwrapped_model(trainer):

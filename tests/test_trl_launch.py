@@ -7,17 +7,23 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from trl.generation.vllm_generation import VLLMGeneration
 
 from rl.engines.base import SamplingParams
-from rl.engines.trl import TrlEngineConfig
-from rl.engines.trl_vllm import complete, require_server
+from rl.engines.trl import TrlEngineConfig, launch_command
+from rl.engines.trl_engine import require_our_optimizer
+from rl.engines.trl_vllm import complete, merged_parameters, require_server
 from rl.errors import UserError
 from rl.jsonl import read_jsonl
 from tests.conftest import ROOT, rl_basic
@@ -61,16 +67,94 @@ def test_too_few_problems_for_a_batch(tmp_path):
 
 def test_the_plan_says_how_to_start(tmp_path, monkeypatch):
     out = rl_basic("engine=trl", "max_tokens=32", "plan=true", cwd=tmp_path).stdout
-    assert (
-        "accelerate launch --config_file conf/accelerate/ddp.yaml -m recipes.rl_basic engine=trl max_tokens=32\n"
-        in out
+    command = (
+        "accelerate launch --config_file {} --num_processes 2 -m recipes.rl_basic engine=trl max_tokens=32"
     )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert command.format(ROOT / "conf/accelerate/ddp.yaml") in out
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert launch_command("engine=trl max_tokens=32") == command.format("conf/accelerate/ddp.yaml").replace(
+        "2", "4", 1
+    )
     config = TrlEngineConfig(vllm="server", vllm_url="http://gpu7:8123")
     commands = config.commands(SimpleNamespace(model=SimpleNamespace(source="org/name")), "engine=trl")
     (server, _) = commands.values()
     assert "vllm serve org/name --port 8123" in server and "--logprobs-mode processed_logprobs" in server
     assert "VLLM_SERVER_DEV_MODE=1" in server and "--weight-transfer-config" in server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_command_of_the_plan_starts_the_run(tmp_path):
+    settings = [
+        "engine=trl",
+        "device=cpu",
+        "logger=none",
+        "max_steps=1",
+        "batch_size=4",
+        "group_size=2",
+        "preflight=off",
+    ]
+    out = rl_basic(*settings, "run_dir=r", "plan=true", cwd=tmp_path).stdout
+    (line,) = (line for line in out.splitlines() if line.startswith("start: accelerate launch"))
+    words = shlex.split(line.removeprefix("start: "))
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("accelerate")), *words[1:]],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}, text=True, capture_output=True,
+        stdin=subprocess.DEVNULL, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(read_jsonl(tmp_path / "r/metrics.jsonl")) == 1
+
+
+def test_a_process_that_follows_says_what_is_wrong_with_it(tmp_path):
+    """What only it knows, such as weights that are not on its node; what all know, the first one says."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    settings = ("engine=trl", "device=cpu", "logger=none", "model.path=empty")
+    process = start("rl_basic", *settings, cwd=tmp_path, environment={**PAIR, "RANK": "1"})
+    assert process.wait() == 2
+    assert process.err.startswith("error: process 1: model.path=empty: not a checkpoint")
+
+
+@pytest.mark.parametrize(("device", "trained"), [("cpu", False), ("none", True)])
+def test_an_optimiser_that_is_not_ours_is_refused(device, trained):
+    plugin = SimpleNamespace(offload_optimizer_device=device)
+    if trained:
+        require_our_optimizer(plugin)
+        require_our_optimizer(None)
+    else:
+        with pytest.raises(UserError, match="offload_optimizer_device: cpu"):
+            require_our_optimizer(plugin)
+
+
+class Synced(VLLMGeneration):
+    """Without vLLM: what its weights would be."""
+
+    def __init__(self, model):
+        self.model, self._dist = model, SimpleNamespace(gather_params=lambda _: nullcontext(), is_fsdp=False)
+
+
+def test_vllm_gets_merged_weights_and_the_base_keeps_its_bits(tiny_random_model):
+    model = get_peft_model(tiny_random_model()[0].bfloat16(), LoraConfig(target_modules="all-linear", r=4))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    generation = Synced(model)
+    ours = {name: value.clone() for name, value in merged_parameters(generation)}
+    for _ in range(20):
+        list(merged_parameters(generation))
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+    theirs = {name: value.clone() for name, value in VLLMGeneration._iter_named_params(generation)}
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0.02, atol=1e-3)
+    moved = [name for name in ours if name.endswith("q_proj.weight")]
+    for name in moved:
+        base = before[f"base_model.model.{name.removesuffix('weight')}base_layer.weight"]
+        assert not torch.equal(ours[name], base)
+    assert moved
 
 
 @pytest.fixture
@@ -222,20 +306,24 @@ def test_the_embedded_task_is_learnt(loss, tmp_path):
     assert "max |log rho|" in (tmp_path / "r/train.log").read_text()
 
 
-def sample_from_shards(rank: int, port: int, model, prompts, found) -> None:
+def sample_from_shards(rank: int, port: int, model, lora: bool, prompts, found) -> None:
     from torch.distributed.fsdp import fully_shard
 
     from rl.engines.sampler import sample
-    from rl.engines.trl_trainer import _unsharded
+    from rl.engines.trl_trainer import _unsharded, without_wrapper
 
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    for layer in model.model.layers:
+    if lora:
+        model = get_peft_model(model, LoraConfig(target_modules="all-linear", r=2))
+    inner = model.get_base_model() if lora else model
+    for layer in inner.model.layers:
         fully_shard(layer)
+    fully_shard([inner.model.norm, inner.lm_head])  # accelerate's groups: layers, the tail, the rest
     fully_shard(model)
     params = SamplingParams(12, 1.0, frozenset(range(30)), seed=2)
     with _unsharded(model):
-        completions = sample(model, prompts[rank], 2, params, 1e12)
+        completions = sample(without_wrapper(model), prompts[rank], 2, params, 1e12)
     loss = model(torch.tensor([prompts[0][0]])).logits.float().logsumexp(-1).sum()  # the shards still train
     loss.backward()
     found.put((rank, [[c.tokens for c in group] for group in completions], loss.item()))
@@ -244,7 +332,8 @@ def sample_from_shards(rank: int, port: int, model, prompts, found) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_fsdp2_shards_are_whole_while_sampling(tiny_random_model):
+@pytest.mark.parametrize("lora", [False, True])
+def test_fsdp2_shards_are_whole_while_sampling(lora, tiny_random_model):
     """Two processes with different numbers of prompts, tokens and forward passes; no GPU, so by FSDP2's own call."""
     from rl.engines.sampler import sample
     from tests.test_trl import free_port
@@ -255,7 +344,7 @@ def test_fsdp2_shards_are_whole_while_sampling(tiny_random_model):
     context = torch.multiprocessing.get_context("spawn")
     found, port = context.Queue(), free_port()
     workers = [
-        context.Process(target=sample_from_shards, args=(rank, port, model, prompts, found))
+        context.Process(target=sample_from_shards, args=(rank, port, model, lora, prompts, found))
         for rank in range(2)
     ]
     for worker in workers:

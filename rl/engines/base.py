@@ -6,10 +6,10 @@ Importing this module costs nothing: configs live here, weights behind `EngineCo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from rl.errors import UserError
 from rl.losses import PolicyLoss
@@ -200,6 +200,9 @@ class Remote(Engine, Protocol):
         arrived: Arrived | None = None,
     ) -> Asked:
         """What `sample` does, from the learner's weights as they are now, without waiting for it."""
+
+    def recall(self, metrics: Mapping[str, Any]) -> None:
+        """Told, after `load`, of the last metrics that the run had logged: what was paid since the checkpoint is paid."""
 
     def metrics(self) -> dict[str, float]:
         """What the engine counted since it was asked last; see rl/metrics.py."""

@@ -6,10 +6,12 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl.collecting import some
 from rl.engines.base import OptimizerConfig, SamplingParams
 from rl.engines.tinker_sampling import AskedGroups
 from rl.errors import UserError
@@ -20,13 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rl.blueprint import Blueprint
-    from rl.engines.tinker import TinkerEngine
+    from rl.engines.tinker_engine import TinkerEngine
     from rl.problems import ProblemSet
 
 # With an epsilon far above every gradient, Adam's first step is the gradient itself times a constant: what the adapter
 # moved by is what the service computed.
 LINEAR = OptimizerConfig(eps=1.0, max_grad_norm=math.inf)
 SAME = 1e-5  # nats: the same weights score the same tokens twice
+ATTEMPTS = 3
 DRIFT = 0.3  # nats by which some behaviour log-probabilities are moved, so that clipping and the trust region have work
 
 
@@ -51,7 +54,7 @@ class Conformance:
 
 def compare(blueprint: Blueprint, problems: ProblemSet) -> Conformance:
     """Samples a small batch on the service, and takes one step from the same fresh adapter there and here, in float32."""
-    from rl.engines.tinker import TinkerEngine
+    from rl.engines.tinker_engine import TinkerEngine
     from rl.run import open_renderer
 
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
@@ -61,13 +64,14 @@ def compare(blueprint: Blueprint, problems: ProblemSet) -> Conformance:
     chosen = problems.batch(0, blueprint.batch_size, blueprint.seed)
     prompts = [renderer.prompt(problems.messages(problem)) for problem in chosen]
     params = SamplingParams(blueprint.max_tokens, 1.0, renderer.stop_ids, seed=blueprint.seed)
-    rollouts = rollouts_from(chosen, prompts, engine.sample(prompts, blueprint.group_size, params), renderer)
+    sampled = some(engine.sample(prompts, blueprint.group_size, params))
+    rollouts = rollouts_from(chosen, prompts, sampled, renderer)
     for n, rollout in enumerate(rollouts):
         rollout.reward = float(n % 2)  # any rewards do; these give every group a signal
     rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
     sampler_drift = largest_difference([row.behavior_logprobs for row in rows], engine.logprobs(rows))
     rows = [drifted(row) if n % 4 == 3 else row for n, row in enumerate(rows)]
-    with tempfile.TemporaryDirectory() as folder:
+    with closing(engine), tempfile.TemporaryDirectory() as folder:
         return compare_steps(engine, blueprint, rows, sampler_drift, Path(folder))
 
 
@@ -122,8 +126,8 @@ def compare_steps(
 def one_completion(engine: TinkerEngine, sampler: Any, row: TrainingRow) -> list[float]:
     """Log-probabilities of the same few tokens each time, as long as `sampler` is the same policy."""
     params = SamplingParams(max_tokens=4, temperature=1.0, stop_ids=frozenset(), seed=0)
-    ((completion,),) = AskedGroups(sampler, [row.prompt_tokens], 1, params, 1, engine.ledger).result()
-    return completion.logprobs
+    asked = AskedGroups(sampler, [row.prompt_tokens], 1, params, ATTEMPTS, engine.ledger)
+    return some(asked.result())[0][0].logprobs
 
 
 def drifted(row: TrainingRow) -> TrainingRow:
@@ -133,11 +137,12 @@ def drifted(row: TrainingRow) -> TrainingRow:
 
 
 def download(engine: TinkerEngine, folder: Path) -> dict[str, Tensor]:
-    """The service's adapter as it is now, by name; its files stay in `folder`."""
+    """The service's adapter as it is now, by name; its files stay in `folder`, and nothing on the service."""
     import peft
 
     folder.mkdir()
     engine.export(folder)
+    engine.discard()
     return peft.load_peft_weights(str(folder), device="cpu")
 
 
@@ -150,4 +155,5 @@ def flat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 def largest_difference(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
     """Over the tokens of all rows; of rows of unequal length, over those that both have."""
-    return max(abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=False))
+    differences = [abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=False)]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,15 @@ def require_vocabulary(model: PreTrainedModel, tokenizer: Any, source: str) -> N
         raise UserError(
             f"{source}: its tokenizer has the id {largest}, its embedding {rows} rows; give a"
             " checkpoint whose tokenizer and weights belong together"
+        )
+
+
+def require_attention(implementation: str) -> None:
+    """Raises UserError when the kernels of an `engine.attn_implementation` are not installed."""
+    if implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):
+        raise UserError(
+            "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
+            " engine.attn_implementation=sdpa, or pip install flash-attn"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rl.errors import UserError
 
@@ -15,6 +16,18 @@ def rank() -> int:
 def world_size() -> int:
     """The number of processes in the launch; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def gpus() -> int:
+    """The NVIDIA GPUs that a process started here may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (
+        len(list(Path("/dev").glob("nvidia[0-9]*")))
+        if chosen is None
+        else len(chosen.split(","))
+        if chosen
+        else 0
+    )
 
 
 def is_launched() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl import signals
 from rl.adapters import adapts_tied_weights, quiet_peft, write_base
 from rl.engines.base import Arrived, Engine, SamplingParams, UpdateStats
-from rl.engines.fit import require_context, require_vocabulary
+from rl.engines.fit import require_attention, require_context, require_vocabulary
 from rl.engines.launch import require_one_process
 from rl.errors import UserError
 from rl.hub import first_line, hub, model_errors
@@ -55,11 +54,7 @@ class LocalEngineConfig:
             )
         if self.compile and not (shutil.which("g++") or shutil.which("clang++")):
             raise UserError("engine.compile=true needs g++ or clang++ installed; else engine.compile=false")
-        if self.attn_implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):
-            raise UserError(
-                "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
-                " engine.attn_implementation=sdpa, or pip install flash-attn"
-            )
+        require_attention(self.attn_implementation)
 
     def check(self, blueprint: Blueprint) -> None:
         require_one_process("engine=local")

@@ -58,7 +58,17 @@ def datum(row: TrainingRow, scale: float) -> Any:
 
 
 def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
-    """[N][T] log-probabilities of the completions in the output of a forward pass."""
+    """[N][T] log-probabilities of the completions in the output of a forward pass.
+
+    Raises UserError when the service answers for another number of rows, or tokens, than it was sent.
+    """
+    lengths = [len(row.prompt_tokens) + len(row.completion_tokens) - 1 for row in rows]
+    answered = [len(values["logprobs"].tolist()) for values in output.loss_fn_outputs]
+    if answered != lengths:
+        raise UserError(
+            f"engine=tinker: the service answered {len(answered)} rows of {sum(answered)} tokens, and was sent {len(lengths)} of"
+            f" {sum(lengths)}; go on from the last checkpoint with the same command"
+        )
     return [
         values["logprobs"].tolist()[len(row.prompt_tokens) - 1 :]
         for row, values in zip(rows, output.loss_fn_outputs, strict=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rl.blueprint import PROJECT
 from rl.engines.base import Driver
-from rl.engines.launch import world_size
+from rl.engines.fit import require_attention
+from rl.engines.launch import gpus, world_size
 from rl.engines.local import resolve_device
 from rl.engines.trl_vllm import server_command
 from rl.errors import UserError
@@ -47,13 +50,14 @@ class TrlEngineConfig:
             )
         if not 0 < self.vllm_memory < 1:
             raise UserError(f"engine.vllm_memory={self.vllm_memory}: expected a share in (0, 1); e.g. 0.3")
+
+    def check(self, blueprint: Blueprint) -> None:
         if self.vllm != "off" and not importlib.util.find_spec("vllm"):
             raise UserError(
                 f"engine.vllm={self.vllm}: the package vllm is not installed; type pip install 'trl[vllm]', or"
                 " engine.vllm=off"
             )
-
-    def check(self, blueprint: Blueprint) -> None:
+        require_attention(self.attn_implementation)
         count = world_size()
         if blueprint.batch_size % count:
             fitting = max(blueprint.batch_size // count, 1) * count
@@ -75,7 +79,15 @@ class TrlEngineConfig:
             raise UserError(
                 f"engine.vllm_tensor_parallel={self.vllm_tensor_parallel}: does not divide the {count} processes; e.g. 1"
             )
-        resolve_device(blueprint.device)
+        if (device := resolve_device(blueprint.device)) == "mps":
+            raise UserError(
+                f"device={blueprint.device}: engine=trl does not train on {device}; type device=cpu"
+            )
+        if device == "cuda" and count == 1 and gpus() > 1:
+            raise UserError(
+                f"{gpus()} GPUs are visible to one process; type {launch_command('engine=trl ...')}, or"
+                " CUDA_VISIBLE_DEVICES=0 before the command"
+            )
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Driver:
         from rl.engines.trl_engine import TrlEngine
@@ -84,10 +96,19 @@ class TrlEngineConfig:
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
         """What starts the run on several GPUs, and the vLLM server that `vllm=server` needs before it."""
-        start = f"accelerate launch --config_file conf/accelerate/ddp.yaml -m recipes.rl_basic {overrides}"
+        start = launch_command(overrides)
         if self.vllm != "server":
             return {"start": start}
         return {
             "first, on GPUs of its own": server_command(blueprint.model.source, self.vllm_url),
             "then": start,
         }
+
+
+def launch_command(overrides: str) -> str:
+    """Starts the run on each GPU of this machine; on two processes where there is none."""
+    config = PROJECT / "conf" / "accelerate" / "ddp.yaml"
+    if Path.cwd() == PROJECT:
+        config = config.relative_to(PROJECT)
+    processes = gpus() or 2
+    return f"accelerate launch --config_file {config} --num_processes {processes} -m recipes.rl_basic {overrides}"

@@ -33,6 +33,7 @@ from rl.engines.trl_trainer import PolicyTrainer
 from rl.engines.trl_vllm import complete, require_server
 from rl.errors import UserError
 from rl.rollouts import Completion
+from rl.signals import Interrupted
 from rl.train import Run
 
 SHARDING = "sharding.txt"  # in a checkpoint: how its weights are laid out
@@ -48,10 +49,11 @@ class TrlEngine:
         self.config, self.blueprint, self.tokenizer = config, blueprint, tokenizer
         self.args = trainer_arguments(config, blueprint)
         self.ranks = Ranks(self)
-        if self.args.n_gpu > 1:
+        require_our_optimizer(self.args.deepspeed_plugin)
+        if config.vllm != "off" and blueprint.model.lora and self._sharding().startswith("FSDP"):
             raise UserError(
-                f"{self.args.n_gpu} GPUs are visible to one process; start with accelerate launch --config_file"
-                " conf/accelerate/ddp.yaml -m recipes.rl_basic ..., or set CUDA_VISIBLE_DEVICES=0"
+                f"engine.vllm={config.vllm}: under FSDP an adapter does not reach vLLM; type model.lora=null, or start with"
+                " conf/accelerate/ddp.yaml"
             )
         if self.ranks.leads and config.vllm == "server":
             require_server(config.vllm_url, blueprint.model.source)
@@ -114,19 +116,26 @@ class TrlEngine:
         for share in shares:
             if isinstance(share, UserError):
                 raise share
+            if isinstance(share, int):
+                raise Interrupted(share)
         return [group for share in shares for group in share][: len(prompts)]
 
     def sample_share(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
-    ) -> list[list[list[Completion]] | UserError]:
-        """On each process: its share of the prompts, then everyone's. All shares are equally long, as vLLM needs it."""
+    ) -> list[list[list[Completion]] | UserError | int]:
+        """On each process: its share of the prompts, then everyone's. All shares are equally long, as vLLM needs it.
+
+        What went wrong on one is told to all in place of its share: an error, or the number of a signal.
+        """
         size = -(-len(prompts) // self.args.world_size)
         first = self.args.process_index * size
         share = [prompts[min(first + i, len(prompts) - 1)] for i in range(size)]
         try:
-            sampled: list[list[Completion]] | UserError = self._complete(share, n, params, first)
+            sampled: list[list[Completion]] | UserError | int = self._complete(share, n, params, first)
         except UserError as error:
             sampled = error
+        except Interrupted as interrupt:
+            sampled = interrupt.number
         return gather_object([sampled])
 
     def _complete(
@@ -163,8 +172,8 @@ class TrlEngine:
         self.checkpoint = path
 
     def _sharding(self) -> str:
-        if self.args.deepspeed_plugin:
-            return "DeepSpeed"
+        if plugin := self.args.deepspeed_plugin:
+            return f"DeepSpeed ZeRO-{plugin.zero_stage} on {self.args.world_size} processes"
         asked = os.environ.get("ACCELERATE_USE_FSDP") == "true"
         return "FSDP" if asked and self.args.device.type != "cpu" else "DDP"  # accelerate shards on GPUs only
 
@@ -196,6 +205,15 @@ class TrlEngine:
             torch.cuda.empty_cache()
 
 
+def require_our_optimizer(plugin: Any) -> None:
+    """Raises UserError when DeepSpeed would put an optimiser of its own in the place of ours."""
+    if plugin and plugin.offload_optimizer_device not in (None, "none"):
+        raise UserError(
+            f"offload_optimizer_device: {plugin.offload_optimizer_device} (accelerate config): DeepSpeed's own optimiser would"
+            " move the weights of batches without signal; take it out, and use zero_stage: 3 or more GPUs"
+        )
+
+
 def trainer_arguments(config: TrlEngineConfig, blueprint: Blueprint) -> GRPOConfig:
     """TRL's settings for a blueprint; creating them joins the launch's processes."""
     on_gpu = resolve_device(blueprint.device) == "cuda"
@@ -203,6 +221,7 @@ def trainer_arguments(config: TrlEngineConfig, blueprint: Blueprint) -> GRPOConf
     share = rollouts // world_size()
     rows = max(size for size in range(1, min(config.microbatch_rows, share) + 1) if share % size == 0)
     checkpointing = on_gpu if config.gradient_checkpointing == "auto" else config.gradient_checkpointing
+    longest = blueprint.data.max_prompt_tokens
     return GRPOConfig(
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=share // rows,
@@ -212,6 +231,8 @@ def trainer_arguments(config: TrlEngineConfig, blueprint: Blueprint) -> GRPOConf
         temperature=blueprint.temperature,
         max_completion_length=blueprint.max_tokens,
         max_grad_norm=blueprint.optimizer.max_grad_norm,
+        lr_scheduler_type="constant",  # our optimiser's hook sets the rate of each step
+        shuffle_dataset=False,  # problems come from the run
         use_cpu=not on_gpu,
         bf16=on_gpu,
         gradient_checkpointing=checkpointing,
@@ -230,5 +251,7 @@ def trainer_arguments(config: TrlEngineConfig, blueprint: Blueprint) -> GRPOConf
         vllm_server_base_url=config.vllm_url,
         vllm_gpu_memory_utilization=config.vllm_memory,
         vllm_tensor_parallel_size=config.vllm_tensor_parallel,
+        # Without it vLLM reserves room for the model's whole context, which may be more than its share of the GPU.
+        vllm_max_model_length=longest and longest + blueprint.budget.first(blueprint.max_tokens),
         vllm_importance_sampling_correction=False,  # our surrogate has the ratios
     )

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,15 +18,15 @@ from accelerate.utils import gather_object, is_peft_model
 from datasets import Dataset
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerBase, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
-from trl.trainer.utils import RepeatSampler, pad
+from trl.trainer.utils import pad
 
 from rl.blueprint import Blueprint
 from rl.engines.base import UpdateStats
 from rl.engines.trl_ranks import Ranks
+from rl.engines.trl_vllm import merged_parameters
 from rl.errors import UserError
 from rl.losses import Surrogate
 from rl.rollouts import TrainingRow
@@ -35,8 +35,8 @@ from rl.train import Batch, Run, conclude, derived_seed, prepare
 log = logging.getLogger("tanka")
 
 # Nats between sampler and learner on policy, in float32: they compute one number in two ways. The embedded model's differ
-# by 5e-6; a deeper model's by more, but this cannot be rounding any more.
-OFF_POLICY = 1e-3
+# by 5e-6, a deeper model's by more: beyond SAME_POLICY the run warns; OFF_POLICY cannot be rounding any more.
+SAME_POLICY, OFF_POLICY = 1e-5, 1e-3
 
 
 @dataclass
@@ -92,18 +92,18 @@ class PolicyTrainer(GRPOTrainer):
             processing_class=tokenizer,
         )
         self.remove_callback(PrinterCallback)
+        if self.use_vllm and is_peft_model(self.model):
+            generation: Any = self.vllm_generation
+            generation._iter_named_params = lambda: merged_parameters(generation)
+        plugin = self.accelerator.state.fsdp_plugin if self.accelerator.is_fsdp2 else None
+        if plugin and plugin.mixed_precision_policy:
+            # It would round log-probabilities, and the sum of the gradients, to bfloat16.
+            plugin.mixed_precision_policy = replace(
+                plugin.mixed_precision_policy, output_dtype=None, reduce_dtype=torch.float32
+            )
 
     def _send_telemetry(self) -> None:
         """Nothing: no run reports to TRL's authors."""
-
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> RepeatSampler:
-        """The row of a step, as often as its batch has rows and micro-batches: the problems come from the run.
-
-        TRL's own sampler repeats the first epoch's order after a resume (its RepeatSampler knows no epochs).
-        """
-        rollouts = self.blueprint.batch_size * self.blueprint.group_size
-        micro_batches = self.args.gradient_accumulation_steps * self.num_iterations
-        return RepeatSampler(self.train_dataset, rollouts, repeat_count=micro_batches, shuffle=False)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -115,26 +115,20 @@ class PolicyTrainer(GRPOTrainer):
                 eps=config.eps,
                 weight_decay=config.weight_decay,
             )
-            self.optimizer.register_step_pre_hook(self._withhold)
+            self.optimizer.register_step_pre_hook(self._before_step)
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        if self.lr_scheduler is None:
-            rate = self.blueprint.optimizer.rate
-            self.lr_scheduler = LambdaLR(
-                optimizer or self.optimizer,
-                lambda update: rate(1.0, update // self.num_iterations + 1, self.total_steps),
-            )
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
+    @property
+    def step(self) -> int:
+        """The step of ours under way, counted from 1."""
+        return self.state.global_step // self.num_iterations + 1
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Tensor]:
         """This process's rows of the next batch, which rank 0 makes with the help of the others."""
-        step = self.state.global_step // self.num_iterations + 1
-        rows = self.ranks.meet(lambda: self._prepare(step))
+        rows = self.ranks.meet(lambda: self._prepare(self.step))
         rank, size = self.accelerator.process_index, len(rows) // self.accelerator.num_processes
         # Dropout, and the order of the rows, are a function of the step: nothing random needs to be stored to resume.
-        torch.manual_seed(derived_seed(self.blueprint.seed, f"update on {rank}", step))
+        torch.manual_seed(derived_seed(self.blueprint.seed, f"update on {rank}", self.step))
         self.model.train()
         return _tensors(
             rows, range(rank * size, (rank + 1) * size), self._tokenizer.pad_token_id, self.args.device
@@ -191,26 +185,30 @@ class PolicyTrainer(GRPOTrainer):
             self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32 or (lora and lora.dropout)
         )
         if self.ranks.leads:
-            log.info("sampler against learner before the first update: max |log rho| %.2g", difference)
+            level = logging.INFO if rounded or difference <= SAME_POLICY else logging.WARNING
+            message = "sampler against learner before the first update: max |log rho| %.2g"
+            log.log(level, message, difference)
         if not rounded and not difference <= OFF_POLICY:
             raise UserError(
                 f"engine=trl: sampler and learner differ by {difference:.2g} nats on a token before the first update, in"
                 " float32; type engine.attn_implementation=eager, or engine=local"
             )
 
-    def _withhold(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before the optimiser steps: takes the gradients away unless there is signal and every number is finite.
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Over all processes, before the optimiser steps; after it under DeepSpeed, which skips such a step by itself."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        self.stepped &= math.isfinite(float(norm))
+        return norm
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Sets the step's learning rate; takes the gradients away unless there is signal and every number is finite.
 
         AdamW passes over what has no gradient; momentum and decay would move the weights even for a zero one.
         """
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        gradients = [getattr(p.grad, "to_local", lambda grad=p.grad: grad)() for p in parameters]
-        spoilt = torch.tensor(
-            [float(not all(bool(g.isfinite().all()) for g in gradients))], device=self.args.device
-        )
-        self.stepped &= self.accelerator.reduce(spoilt).item() == 0
-        if not self.stepped:
-            for parameter in parameters:
+        rate = self.blueprint.optimizer.rate(self.blueprint.learning_rate, self.step, self.total_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+            for parameter in group["params"] if not self.stepped else ():
                 parameter.grad = None
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -243,7 +241,12 @@ class PolicyTrainer(GRPOTrainer):
             _unsharded(self.model_wrapped),
         ):
             model.eval()
-            yield model.get_base_model() if is_peft_model(model) else model
+            yield without_wrapper(model)
+
+
+def without_wrapper(model: Any) -> Any:
+    """The model inside PEFT's wrapper; under FSDP2 with the wrapper, whose forward pass gathers the shards."""
+    return model.get_base_model() if is_peft_model(model) and not isinstance(model, FSDPModule) else model
 
 
 @contextmanager
@@ -253,10 +256,12 @@ def _unsharded(model: Any) -> Iterator[None]:
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
-    yield
-    for module in modules:
-        module.set_reshard_after_forward(True, recurse=False)
-        module.reshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
 
 
 def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import math
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rl.engines.base import SamplingParams
@@ -30,7 +30,9 @@ def require_server(url: str, source: str) -> None:
     """Raises UserError unless a vLLM server answers at `url` and gives the log-probabilities that it sampled with."""
     command = server_command(source, url)
     try:
-        with urllib.request.urlopen(f"{url}/server_info?config_format=json", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"{url.rstrip('/')}/server_info?config_format=json", timeout=30
+        ) as answer:
             mode = json.load(answer)["vllm_config"]["model_config"]["logprobs_mode"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = "VLLM_SERVER_DEV_MODE=1 is not set" if getattr(error, "code", 0) == 404 else str(error)
@@ -42,6 +44,24 @@ def require_server(url: str, source: str) -> None:
             f"engine.vllm_url={url}: the server gives {mode}, not the log-probabilities that it sampled with; start it"
             f" with: {command}"
         )
+
+
+def merged_parameters(generation: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of a LoRA's model for vLLM, as `VLLMGeneration._iter_named_params` gives them (TRL 1.16).
+
+    That one merges the adapter into the base weights and takes it out again, which leaves rounding behind at each sync.
+    """
+    model = generation.model
+    with generation._dist.gather_params(list(model.parameters())):
+        for name, parameter in model.named_parameters():
+            if model.prefix in name:
+                continue
+            value, (layer, inside, _) = parameter.data, name.rpartition(".base_layer.")
+            if inside and name.endswith("weight"):
+                delta = model.get_submodule(layer).get_delta_weight(model.active_adapter)
+                value = (value.float() + delta.float()).to(value.dtype)
+            name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            yield generation._fix_param_name_to_vllm(name), value
 
 
 def complete(

@@ -30,7 +30,8 @@ class Proxy:
 
     faults: by the last part of a path (asample, optim_step, ...), what happens to its first requests, in order:
     `drop` closes the connection before the server hears of the request, `lose` after it has answered, `429` and `500`
-    answer in its place, `slow` waits, `fewer` asks for one completion less, `pass` does nothing.
+    answer in its place, `slow` waits, `fewer` asks for one completion less, `pass` does nothing; after `die` every request
+    is dropped, as by a server that is gone.
     seen: requests by the last part of their path. exchanges: (path, request, status, content type, answer) of each.
     """
 
@@ -40,6 +41,7 @@ class Proxy:
         self.seen: Counter[str] = Counter()
         self.exchanges: list[tuple[str, bytes, int, str, bytes]] = []
         self.lock = threading.Lock()
+        self.dead = False
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -71,7 +73,8 @@ class Proxy:
         with self.lock:
             self.seen[name] += 1
             fault = self.faults[name].pop(0) if self.faults[name] else "pass"
-        if fault == "drop":
+        self.dead |= fault == "die"
+        if fault == "drop" or self.dead:
             self.hang_up(client)
         elif fault in ("429", "500"):
             self.answer(client, int(fault), [], b'{"detail": "made by a test"}')
