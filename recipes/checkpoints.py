@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,9 @@ from rl import checkpoint
 from rl.errors import UserError
 from rl.run_directory import disk_errors
 from rl.schema import build
+
+if TYPE_CHECKING:
+    from rl.engines.tinker_service import Service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,8 @@ class CheckpointsConfig:
     out: str | None
 
     def __post_init__(self) -> None:
+        if self.path is not None and not re.fullmatch(r"tinker://[^/]+/[^/]+/.+", self.path):
+            raise UserError(f"path={self.path}: expected one of those that action=list shows, tinker://...")
         if self.path is not None and (self.action != "delete" or self.step is not None):
             raise UserError(f"path={self.path}: only action=delete takes one, in place of step=")
         if self.action != "list" and self.step is None and self.path is None:
@@ -54,8 +60,7 @@ def main(composed: Composed) -> None:
     require_access()
     service = Service(next(iter(states.values()))["base_model"])
     if config.path is not None:
-        service.delete(config.path)
-        print(f"deleted: {config.path}")
+        delete(service, config.path)
         return
     if config.step is None:
         kept = {run_id(state): service.checkpoints(run_id(state)) for state in states.values()}
@@ -64,8 +69,7 @@ def main(composed: Composed) -> None:
     state = states[config.step]
     if config.action == "delete":
         for path in (state["state"], state["adapter"]):
-            service.delete(path)
-            print(f"deleted: {path}")
+            delete(service, path)
         print(f"{found[config.step]} can no longer be resumed")
         return
     out = Path(config.out).expanduser() if config.out else found[config.step] / "adapter"
@@ -73,6 +77,11 @@ def main(composed: Composed) -> None:
         out.mkdir(parents=True, exist_ok=True)
         service.download(state["adapter"], out, state["base"])
     print(f"adapter: {out}")
+
+
+def delete(service: Service, path: str) -> None:
+    """Deletes a path there and says so."""
+    print(f"deleted: {path}" if service.delete(path) else f"already gone: {path}")
 
 
 def run_id(state: dict[str, str]) -> str:

@@ -182,7 +182,7 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         config = _compose(args.config_name or name, [first_value(parse_override(text)) for text in rewritten])
     multirun = args.multirun or config.hydra.mode == RunMode.MULTIRUN
     if multirun:
-        require_one_process("-m")
+        require_one_process("-m", "start it with python -m: its runs come one after another")
     swept = next((o for o in overrides if o.is_sweep_override()), None)
     if multirun and "run_dir" in keys:
         raise UserError(

@@ -51,6 +51,11 @@ def main(composed: Composed) -> float | None:
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)
+    if not problems.test and (blueprint.keep_best or "").startswith("eval/"):
+        raise UserError(
+            f"keep_best={blueprint.keep_best}: {blueprint.data.name} has no test problems; give them (docs/data.md), or type"
+            " keep_best=reward_total"
+        )
     try:
         with signals.handled(), place:
             return run(blueprint, problems, composed, wanted)

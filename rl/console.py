@@ -37,9 +37,22 @@ THINKING_LINES = 6  # of the sample's reasoning on the live view
 
 def log_handler() -> logging.Handler:
     """The handler for the `tanka` logger: prints above a live view on a terminal, plain lines elsewhere."""
-    if not rich.get_console().is_interactive:
-        return logging.StreamHandler(sys.stdout)
-    return RichHandler(show_time=False, show_path=False, show_level=False, highlighter=None)
+    if rich.get_console().is_interactive:
+        handler: logging.Handler = RichHandler(
+            show_time=False, show_path=False, show_level=False, highlighter=None
+        )
+    else:
+        handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(Warnings())
+    return handler
+
+
+class Warnings(logging.Formatter):
+    """A message as it is, a warning with that word before it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"warning: {text}" if record.levelno >= logging.WARNING else text
 
 
 def summary_table(rows: Rows) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -67,3 +68,12 @@ def model_errors(repo_id: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """An error's first sentence, for use inside one of ours."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is http://HOST, https too, with a port and a path where it has them."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False

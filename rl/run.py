@@ -91,7 +91,7 @@ def resume(engine: Policy, renderer: Renderer, directory: RunDirectory) -> int:
     """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 for a run without any."""
     point = resume_point(directory)
     if point is None:
-        if checkpoint.steps(directory.checkpoints):
+        if checkpoint.steps(directory.checkpoints) or read_jsonl(directory.path / "metrics.jsonl"):
             log.warning("%s has no complete checkpoint: it starts again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))

@@ -14,7 +14,7 @@ from tests.tinker_server.replay import Replay
 KEY = "tml-not-a-secret"
 
 
-@pytest.mark.parametrize("key", ["", "sk-abc", "tml-abc\r"])
+@pytest.mark.parametrize("key", ["", "sk-abc", "tml-abc\r", "tml-a\nb", "tml-日本"])
 def test_a_missing_or_foreign_key_is_one_line_before_anything_is_loaded(key, tmp_path):
     done = run_recipe(
         "rl_basic", "engine=tinker", "model.lora.rank=8", cwd=tmp_path, environment={"TINKER_API_KEY": key}
@@ -79,6 +79,14 @@ def test_a_service_that_is_not_there_is_one_line_at_once(tmp_path):
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "TINKER_BASE_URL=http://127.0.0.1:9: nothing answers there" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8765", "ftp://host", "http://127.0.0.1:notaport"])
+def test_an_address_that_is_none_is_one_line(address, tmp_path):
+    done = run_recipe("rl_basic", *RUN, "run_dir=run", cwd=tmp_path, environment=environment(address))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"TINKER_BASE_URL={address}: expected http://HOST:PORT" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_the_service_lacks_is_named(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -240,6 +241,19 @@ def test_a_signal_while_they_sample_ends_both_and_saves_the_step_before(folder):
     assert (folder / "called/checkpoints/step-000001").is_dir()
     finish(launch(folder, "called", *settings, processes=2))
     assert timeless(folder / "called") == timeless(folder / "calm")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_dies_ends_the_run_with_a_line(folder):
+    settings = (*LOSSES["flashreinforce"], "engine=trl", "max_steps=400", "save_every=1", "preflight=off")
+    first, second = launch(folder, "dying", *settings, processes=2)
+    first.wait_for(folder / "dying/checkpoints/step-000001")
+    os.kill(second.process.pid, signal.SIGKILL)
+    assert first.wait() == 2
+    assert first.err.splitlines()[-1].startswith("error: another process of this launch has ended"), first.err
+    assert "Traceback" not in first.err
+    assert status(folder / "dying")["state"] == "failed"
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ WRONG = {
     "one rollout": (["engine=trl", "loss=flashreinforce", "batch_size=1"], {}, ["batch_size=1", "baseline"]),
     "micro-batch": (["engine=trl", "engine.microbatch_rows=0"], {}, ["engine.microbatch_rows=0", "positive"]),
     "sweep": (["-m", "engine=trl", "max_tokens=8,16"], PAIR, ["-m", "2 were started"]),
+    "address": (["engine=trl", "engine.vllm_url=foo"], {}, ["engine.vllm_url=foo", "http://HOST:PORT"]),
     "unknown mode": (["engine=trl", "engine.vllm=collocate"], {}, ["did you mean engine.vllm=colocate"]),
 }  # fmt: skip
 
@@ -59,6 +60,22 @@ def test_the_first_process_speaks_for_all(tmp_path):
     assert process.wait() == 2 and process.err == ""
 
 
+def test_fsdp_without_a_gpu_is_refused(tmp_path):
+    """accelerate would train copies, and say nothing."""
+    environment = {"ACCELERATE_USE_FSDP": "true"}
+    process = start(
+        "rl_basic", "engine=trl", "device=cpu", "logger=none", cwd=tmp_path, environment=environment
+    )
+    assert process.wait() == 2
+    assert "shards weights on GPUs only" in process.err.splitlines()[-1]
+
+
+def test_the_plan_starts_no_more_processes_than_share_a_batch(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
+    blueprint = SimpleNamespace(model=SimpleNamespace(source="m"), batch_size=10)
+    assert "--num_processes 5 " in TrlEngineConfig().commands(blueprint, "engine=trl")["start"]
+
+
 def test_too_few_problems_for_a_batch(tmp_path):
     process = start("rl_basic", "engine=trl", "data.train_size=4", "device=cpu", "logger=none", cwd=tmp_path)
     assert process.wait() == 2
@@ -73,11 +90,13 @@ def test_the_plan_says_how_to_start(tmp_path, monkeypatch):
     assert command.format(ROOT / "conf/accelerate/ddp.yaml") in out
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    assert launch_command("engine=trl max_tokens=32") == command.format("conf/accelerate/ddp.yaml").replace(
-        "2", "4", 1
-    )
+    assert launch_command("engine=trl max_tokens=32", 4) == command.format(
+        "conf/accelerate/ddp.yaml"
+    ).replace("2", "4", 1)
     config = TrlEngineConfig(vllm="server", vllm_url="http://gpu7:8123")
-    commands = config.commands(SimpleNamespace(model=SimpleNamespace(source="org/name")), "engine=trl")
+    commands = config.commands(
+        SimpleNamespace(model=SimpleNamespace(source="org/name"), batch_size=6), "engine=trl"
+    )
     (server, _) = commands.values()
     assert "vllm serve org/name --port 8123" in server and "--logprobs-mode processed_logprobs" in server
     assert "VLLM_SERVER_DEV_MODE=1" in server and "--weight-transfer-config" in server
@@ -309,8 +328,11 @@ def test_the_embedded_task_is_learnt(loss, tmp_path):
 def sample_from_shards(rank: int, port: int, model, lora: bool, prompts, found) -> None:
     from torch.distributed.fsdp import fully_shard
 
+    from rl.engines import decode
     from rl.engines.sampler import sample
     from rl.engines.trl_trainer import _unsharded, without_wrapper
+
+    decode.decodes = lambda model: False  # as on a GPU, where FSDP is
 
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
@@ -349,7 +371,7 @@ def test_fsdp2_shards_are_whole_while_sampling(lora, tiny_random_model):
     ]
     for worker in workers:
         worker.start()
-    results = {rank: rest for rank, *rest in (found.get(timeout=600) for _ in workers)}
+    results = {rank: rest for rank, *rest in (found.get(timeout=150) for _ in workers)}
     for worker in workers:
         worker.join(60)
     for rank, share in enumerate(prompts):

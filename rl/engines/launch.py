@@ -35,10 +35,9 @@ def is_launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def require_one_process(what: str) -> None:
-    """Raises UserError when `what`, which runs in one process, was started in several."""
+def require_one_process(what: str, instead: str) -> None:
+    """Raises UserError when `what`, which runs in one process, was started in several; `instead` is what to do."""
     if world_size() > 1:
         raise UserError(
-            f"{what}: runs in one process, and {world_size()} were started (WORLD_SIZE); type engine=trl for one run on"
-            " all of them, or start it with python -m"
+            f"{what}: runs in one process, and {world_size()} were started (WORLD_SIZE); {instead}"
         )

@@ -57,7 +57,9 @@ class LocalEngineConfig:
         require_attention(self.attn_implementation)
 
     def check(self, blueprint: Blueprint) -> None:
-        require_one_process("engine=local")
+        require_one_process(
+            "engine=local", "type engine=trl for one run on all of them, or start it with python -m"
+        )
         if blueprint.device not in ("auto", "cpu"):
             resolve_device(blueprint.device)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl import signals
 from rl.errors import UserError
+from rl.hub import is_address
 
 if TYPE_CHECKING:
     from tenacity import Retrying
@@ -26,7 +27,7 @@ log = logging.getLogger("tanka")
 
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 POLL_SECONDS = 0.2  # between two looks at whether a signal has arrived
-LOOK_SECONDS = 30.0  # between two looks at whether the service is still there
+LOOK_SECONDS = 10.0  # between two looks at whether the service is still there
 SILENT_SECONDS = 300.0  # without an answer to such a look, and it counts as gone
 ANSWER_SECONDS = 20.0
 
@@ -41,11 +42,17 @@ def require_access() -> None:
             "engine=tinker: no key; export TINKER_API_KEY=tml-... (a self-hosted server takes any text that begins with"
             " tml-, and TINKER_BASE_URL says where it is)"
         )
-    if key != key.strip():
-        raise UserError("TINKER_API_KEY: it begins or ends with white space; export it without")
+    if not key.isascii() or any(character.isspace() for character in key):
+        raise UserError(
+            "TINKER_API_KEY: holds white space or letters that no key has; export it without them"
+        )
     if key and not key.startswith(("tml-", "eyJ")):
         raise UserError(
             "TINKER_API_KEY: this is not a Tinker key; expected one that begins with tml- (any such for a server of your own)"
+        )
+    if not is_address(base_url()):
+        raise UserError(
+            f"TINKER_BASE_URL={redacted(base_url())}: expected http://HOST:PORT, e.g. http://127.0.0.1:8000"
         )
 
 
@@ -92,13 +99,17 @@ def finished(call: Any) -> Any:
         return call
     future = call.future() if hasattr(call, "future") else call
     heard = looked = time.monotonic()
+    warned = False
     while not wait([future], timeout=POLL_SECONDS).done:
         signals.check()
         if time.monotonic() - looked < LOOK_SECONDS:
             continue
         looked = time.monotonic()
         if answers():
-            heard = looked
+            heard, warned = looked, False
+        elif not warned:
+            warned = True
+            log.warning("%s does not answer; waiting for it", redacted(base_url()))
         elif looked - heard >= SILENT_SECONDS:
             future.cancel()
             raise UserError(
@@ -135,7 +146,8 @@ def service_errors(doing: str, kind: type[UserError] = UserError) -> Iterator[No
 
 def reason(error: BaseException) -> str:
     """One line for a log, without secrets."""
-    return redacted(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+    text = " ".join(f"{type(error).__name__}: {error}".split()).partition(" For more information check:")[0]
+    return redacted(text)[:300]
 
 
 def redacted(text: str) -> str:
@@ -153,6 +165,8 @@ def advice(error: BaseException) -> str:
     refused = getattr(error, "status_code", None) == 422 and not is_hosted()
     if "sample_sequence_ids" in str(error) or refused:
         return "; this server may speak an older API: pip install tinker==0.25.0"
+    if getattr(error, "status_code", None) in (401, 403):
+        return "; does TINKER_API_KEY belong to this service?"
     return ""
 
 

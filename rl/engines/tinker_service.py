@@ -23,6 +23,7 @@ from rl.engines.tinker_calls import (
     base_url,
     finished,
     is_hosted,
+    redacted,
     require_answer,
     retrying,
     service_errors,
@@ -47,14 +48,14 @@ class Service:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"rl\.engines\.tinker.*")
         self.base_model = base_model
         require_answer()
-        with service_errors("connecting"):
+        with service_errors(f"connecting to {redacted(base_url())}"):
             self.client = tinker.ServiceClient()
             self.rest = rest_client(self.client)
 
     def require_model(self) -> None:
         """Raises UserError when the service does not offer `base_model`."""
         capable = self.rest if hasattr(self.rest, "get_server_capabilities") else self.client
-        with service_errors("connecting"):
+        with service_errors(f"connecting to {redacted(base_url())}"):
             capabilities = waited(capable.get_server_capabilities)
         models = sorted(filter(None, (model.model_name for model in capabilities.supported_models)))
         if self.base_model not in models:
@@ -126,12 +127,16 @@ class Service:
         with service_errors(f"listing {run_id}"):
             return finished(self.rest.list_checkpoints(run_id)).checkpoints
 
-    def delete(self, path: str) -> None:
-        """Deletes what lies at `path`, if anything still does."""
+    def delete(self, path: str) -> bool:
+        """Deletes what lies at `path`; whether anything still did."""
         import tinker
 
-        with service_errors(f"deleting {path}"), suppress(tinker.NotFoundError):
-            finished(self.rest.delete_checkpoint_from_tinker_path(path))
+        with service_errors(f"deleting {path}"):
+            try:
+                finished(self.rest.delete_checkpoint_from_tinker_path(path))
+            except tinker.NotFoundError:
+                return False
+        return True
 
     def close(self) -> None:
         """Lets go of the session, so that the service may free what it keeps for it; nothing depends on it."""

@@ -17,6 +17,7 @@ from rl.engines.launch import gpus, world_size
 from rl.engines.local import resolve_device
 from rl.engines.trl_vllm import server_command
 from rl.errors import UserError
+from rl.hub import is_address
 
 if TYPE_CHECKING:
     from rl.blueprint import Blueprint
@@ -47,6 +48,10 @@ class TrlEngineConfig:
         if self.max_kv_gb is not None and not self.max_kv_gb > 0:
             raise UserError(
                 f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
+            )
+        if not is_address(self.vllm_url):
+            raise UserError(
+                f"engine.vllm_url={self.vllm_url}: expected http://HOST:PORT, e.g. http://localhost:8000"
             )
         if not 0 < self.vllm_memory < 1:
             raise UserError(f"engine.vllm_memory={self.vllm_memory}: expected a share in (0, 1); e.g. 0.3")
@@ -85,7 +90,7 @@ class TrlEngineConfig:
             )
         if device == "cuda" and count == 1 and gpus() > 1:
             raise UserError(
-                f"{gpus()} GPUs are visible to one process; type {launch_command('engine=trl ...')}, or"
+                f"{gpus()} GPUs are visible to one process; type {launch_command('engine=trl ...', gpus())}, or"
                 " CUDA_VISIBLE_DEVICES=0 before the command"
             )
 
@@ -96,7 +101,8 @@ class TrlEngineConfig:
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
         """What starts the run on several GPUs, and the vLLM server that `vllm=server` needs before it."""
-        start = launch_command(overrides)
+        processes = max(n for n in range(1, (gpus() or 2) + 1) if blueprint.batch_size % n == 0)
+        start = launch_command(overrides, processes)
         if self.vllm != "server":
             return {"start": start}
         return {
@@ -105,10 +111,9 @@ class TrlEngineConfig:
         }
 
 
-def launch_command(overrides: str) -> str:
-    """Starts the run on each GPU of this machine; on two processes where there is none."""
+def launch_command(overrides: str, processes: int) -> str:
+    """Starts the run on that many GPUs of this machine, or as that many processes where there is none."""
     config = PROJECT / "conf" / "accelerate" / "ddp.yaml"
     if Path.cwd() == PROJECT:
         config = config.relative_to(PROJECT)
-    processes = gpus() or 2
     return f"accelerate launch --config_file {config} --num_processes {processes} -m recipes.rl_basic {overrides}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate.utils import gather_object
 from trl import GRPOConfig
 
@@ -32,6 +34,7 @@ from rl.engines.trl_ranks import Ranks, Released
 from rl.engines.trl_trainer import PolicyTrainer
 from rl.engines.trl_vllm import complete, require_server
 from rl.errors import UserError
+from rl.hub import first_line
 from rl.rollouts import Completion
 from rl.signals import Interrupted
 from rl.train import Run
@@ -46,9 +49,14 @@ class TrlEngine:
     def __init__(self, config: TrlEngineConfig, blueprint: Blueprint, tokenizer: Any) -> None:
         # TRL 1.16 and DeepSpeed use names that others are about to drop; no user can do anything about it.
         warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|torch")
+        transformers.logging.set_verbosity_error()  # it misses the second name of tied weights at each resume
         self.config, self.blueprint, self.tokenizer = config, blueprint, tokenizer
         self.args = trainer_arguments(config, blueprint)
         self.ranks = Ranks(self)
+        if os.environ.get("ACCELERATE_USE_FSDP") == "true" and self.args.device.type == "cpu":
+            raise UserError(
+                "the accelerate config asks for FSDP, which shards weights on GPUs only; start with conf/accelerate/ddp.yaml"
+            )
         require_our_optimizer(self.args.deepspeed_plugin)
         if config.vllm != "off" and blueprint.model.lora and self._sharding().startswith("FSDP"):
             raise UserError(
@@ -75,7 +83,15 @@ class TrlEngine:
                 f" batches; type batch_size={count} or less"
             )
         self.run = run
-        self.ranks.call("train", run.total_steps, self.checkpoint)
+        try:
+            self.ranks.call("train", run.total_steps, self.checkpoint)
+        except RuntimeError as error:
+            if not re.search("[Cc]onnection (closed|reset)|NCCL|Broken pipe", str(error)):
+                raise
+            raise UserError(
+                f"another process of this launch has ended, its own lines say why ({first_line(error)}); the same command goes"
+                f" on from the last checkpoint in {run.directory.path}"
+            ) from error
 
     def train(self, total_steps: int, checkpoint: Path | None) -> None:
         """On each process: the trainer's loop, from `checkpoint` on."""
@@ -166,16 +182,14 @@ class TrlEngine:
         """Notes where to go on: the trainer reads it once the weights are laid out."""
         if (before := (path / SHARDING).read_text(encoding="utf-8")) != self._sharding():
             raise UserError(
-                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start with the accelerate"
-                " config of the first start"
+                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start as the first time"
             )
         self.checkpoint = path
 
     def _sharding(self) -> str:
         if plugin := self.args.deepspeed_plugin:
-            return f"DeepSpeed ZeRO-{plugin.zero_stage} on {self.args.world_size} processes"
-        asked = os.environ.get("ACCELERATE_USE_FSDP") == "true"
-        return "FSDP" if asked and self.args.device.type != "cpu" else "DDP"  # accelerate shards on GPUs only
+            return f"DeepSpeed ZeRO-{plugin.zero_stage} with --num_processes {self.args.world_size}"
+        return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP") == "true" else "DDP"
 
     def export(self, path: Path) -> None:
         self.ranks.call("export_share", path)
