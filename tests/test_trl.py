@@ -250,7 +250,7 @@ def test_a_process_that_dies_ends_the_run_with_a_line(folder):
     first, second = launch(folder, "dying", *settings, processes=2)
     first.wait_for(folder / "dying/checkpoints/step-000001")
     os.kill(second.process.pid, signal.SIGKILL)
-    assert first.wait() == 2
+    assert first.wait() == 2, first.err
     assert first.err.splitlines()[-1].startswith("error: another process of this launch has ended"), first.err
     assert "Traceback" not in first.err
     assert status(folder / "dying")["state"] == "failed"

@@ -7,6 +7,7 @@ It calls the others for what needs all of them, which are the methods of one obj
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rl.engines.launch import rank
@@ -59,7 +60,8 @@ class Ranks:
     def stop(self) -> None:
         """On rank 0: lets the others go, wherever they follow."""
         if self.leads and self.waiting:
-            self._send(None, ())
+            with suppress(RuntimeError):  # some may have died
+                self._send(None, ())
 
     def _send(self, method: str | None, arguments: tuple[Any, ...]) -> None:
         from accelerate.utils import broadcast_object_list
