@@ -42,7 +42,7 @@ def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
         if ahead not in run.under_way:
             run.under_way[ahead] = ask(run, run.engine, ahead, version=step - 1)
     asked = run.under_way.pop(step)
-    rollouts = some_rollouts(run, asked.problems, asked.prompts, asked.completions.result())
+    rollouts = rollouts_from(asked.problems, asked.prompts, some(asked.completions.result()), run.renderer)
     return [replace(rollout, version=asked.version) for rollout in rollouts], asked.budget
 
 
@@ -81,7 +81,7 @@ def roll_out(run: Run, problems: Sequence[Problem], n: int, params: SamplingPara
     """[P x n] rollouts, those of one problem next to each other."""
     prompts = prompts_of(run, problems)
     sampled = run.engine.sample(prompts, n, params, grading_ahead(run, problems, prompts))
-    return some_rollouts(run, problems, prompts, sampled)
+    return rollouts_from(problems, prompts, some(sampled), run.renderer)
 
 
 def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[int]]) -> Arrived:
@@ -91,16 +91,6 @@ def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[
         run.blueprint.rewards.expect(rollouts_from([problems[p]], [prompts[p]], [completions], run.renderer))
 
     return arrived
-
-
-def some_rollouts(
-    run: Run,
-    problems: Sequence[Problem],
-    prompts: Sequence[list[int]],
-    sampled: list[list[Completion]],
-) -> list[Rollout]:
-    """The rollouts of those problems that have completions. Raises Stopped when none has."""
-    return rollouts_from(problems, prompts, some(sampled), run.renderer)
 
 
 def some(sampled: list[list[Completion]]) -> list[list[Completion]]:

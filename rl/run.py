@@ -54,10 +54,10 @@ def open_run(
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
-        logged = read_jsonl(directory.path / "metrics.jsonl")
         done = resume(engine, renderer, directory)
-        if isinstance(engine, Remote) and logged:
-            engine.recall(logged[-1])
+        if isinstance(engine, Remote):
+            for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
+                engine.recall(last)
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)

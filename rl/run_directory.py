@@ -121,9 +121,8 @@ def open_directory(
         raise _no_folder(path, error) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume)
-    if (
-        directory.read_status()
-    ):  # before its config says so: other processes of a launch may look whether it is finished
+    # Before its config is this command's: another process of a launch may look only now whether the run is finished.
+    if directory.read_status():
         directory.write_status("running", directory.step)
     directory.write_yaml("config.yaml", dict(config))
     directory.write_yaml("overrides.yaml", overrides)

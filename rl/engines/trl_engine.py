@@ -53,12 +53,12 @@ class TrlEngine:
         self.config, self.blueprint, self.tokenizer = config, blueprint, tokenizer
         self.args = trainer_arguments(config, blueprint)
         self.ranks = Ranks(self)
-        if os.environ.get("ACCELERATE_USE_FSDP") == "true" and self.args.device.type == "cpu":
+        if self._sharding() == "FSDP" and self.args.device.type == "cpu":
             raise UserError(
                 "the accelerate config asks for FSDP, which shards weights on GPUs only; start with conf/accelerate/ddp.yaml"
             )
         require_our_optimizer(self.args.deepspeed_plugin)
-        if config.vllm != "off" and blueprint.model.lora and self._sharding().startswith("FSDP"):
+        if config.vllm != "off" and blueprint.model.lora and self._sharding() == "FSDP":
             raise UserError(
                 f"engine.vllm={config.vllm}: under FSDP an adapter does not reach vLLM; type model.lora=null, or start with"
                 " conf/accelerate/ddp.yaml"
