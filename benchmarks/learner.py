@@ -34,9 +34,9 @@ from benchmarks.harness import (
 )
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from rl.engines.base import OptimizerConfig
-from rl.engines.learner import Learner
-from rl.engines.local import LocalEngineConfig
-from rl.losses import GRPO
+from rl.engines.local.config import LocalEngineConfig
+from rl.engines.local.learner import LocalLearner
+from rl.losses.grpo import GRPO
 from rl.rollouts import TrainingRow
 
 PROMPTS, GROUP, PROMPT_TOKENS, COMPLETION_TOKENS = 2, 8, 128, 256
@@ -106,7 +106,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 def ours(model: PreTrainedModel) -> Figures:
     """Our update; the behavior log-probabilities are the model's own, as they are on policy."""
-    learner = Learner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, MICROBATCH_TOKENS)
+    learner = LocalLearner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, MICROBATCH_TOKENS)
     unscored = [
         TrainingRow(prompt, completion, [], [advantage / (ROWS * len(completion))] * len(completion))
         for prompt, completion, advantage in zip(*(part.tolist() for part in batch().values()), strict=True)

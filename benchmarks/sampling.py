@@ -21,12 +21,12 @@ from benchmarks.harness import Contender, Figures, Ratio, compare, now, rounds_f
 from benchmarks.learner import ON_GPU, SHAPE
 from recipes.cli import CONF, register_resolvers, resolved
 from rl.blueprint import blueprint_from
+from rl.data.problems import load
 from rl.engines.base import SamplingParams
-from rl.engines.learner import autocast
-from rl.engines.local import default_kv_gb
-from rl.engines.sampler import sample
-from rl.problems import load
-from rl.run import open_renderer
+from rl.engines.local.learner import autocast
+from rl.engines.local.sampler import sample
+from rl.models.device import default_kv_gb
+from rl.models.loading import open_renderer
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 PROBLEMS, GROUP = 16, 8

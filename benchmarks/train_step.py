@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness import machine, spread
-from rl.jsonl import read_jsonl
+from rl.storage.jsonl import read_jsonl
 
 STEPS, WARM_UP = 12, 2
 STAGES = ("time/sample", "time/score", "time/update", "time/step", "tokens_per_second")

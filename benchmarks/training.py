@@ -24,11 +24,12 @@ from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fres
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from recipes.cli import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
-from rl.jsonl import read_jsonl
-from rl.problems import load
+from rl.data.problems import load
+from rl.models.loading import open_renderer
 from rl.rollouts import Completion, Rollout
-from rl.run import open_renderer, open_run
-from rl.run_directory import open_directory
+from rl.run import open_run
+from rl.storage.jsonl import read_jsonl
+from rl.storage.run_directory import open_directory
 from rl.train import train
 
 STEPS = 40

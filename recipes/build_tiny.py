@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recipes.cli import Composed, recipe
 from rl.schema import build
-from rl.tiny import TinyConfig
+from rl.tiny.build import TinyConfig
 
 
 @recipe("build_tiny", TinyConfig)
@@ -15,8 +15,8 @@ def main(composed: Composed) -> None:
 
     import torch
 
-    from rl.tiny import corpus, make_model, make_tokenizer, teach
-    from rl.tiny_card import card
+    from rl.tiny.build import corpus, make_model, make_tokenizer, teach
+    from rl.tiny.card import card
 
     config: TinyConfig = build(TinyConfig, composed.tree)
     out = Path(config.out).expanduser()

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from recipes.cli import Composed, recipe
 from rl.blueprint import Blueprint, blueprint_from
-from rl.hub import require_model
-from rl.problems import load
+from rl.data.problems import load
+from rl.models.hub import require_model
 
 if TYPE_CHECKING:
     from rl.engines.conformance import Conformance
@@ -28,9 +28,7 @@ def main(composed: Composed) -> None:
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)
-    from rl.engines.conformance import compare
-
-    found = compare(blueprint, problems)
+    found = blueprint.engine.compare(blueprint, problems)
     Console(width=100).print(table_of(found))
     wrong = [*faults(found, composed.tree["engine"])]
     for line in wrong or ["the server computes what this machine does"]:

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from recipes.cli import Composed, recipe
-from rl import checkpoint
 from rl.errors import UserError
-from rl.run_directory import disk_errors
 from rl.schema import build
+from rl.storage import checkpoint
+from rl.storage.disk import disk_errors
 
 if TYPE_CHECKING:
-    from rl.engines.tinker_service import Service
+    from rl.engines.tinker.service import Service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ def main(composed: Composed) -> None:
     if config.step is not None and config.step not in found:
         raise UserError(f"step={config.step}: no such checkpoint; there are {', '.join(map(str, found))}")
 
-    from rl.engines.tinker_calls import require_access
-    from rl.engines.tinker_engine import saved_state
-    from rl.engines.tinker_service import Service
+    from rl.engines.tinker.calls import require_access
+    from rl.engines.tinker.learner import saved_state
+    from rl.engines.tinker.service import Service
 
     states = {step: saved_state(path) for step, path in found.items()}
     require_access()

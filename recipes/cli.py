@@ -34,8 +34,8 @@ from recipes.overrides import first_value, grid_size, parse_override, values_of,
 from recipes.sweep import installable, jobs_at_once, missing_plugin, run_job, run_sweep
 from rl.engines.launch import rank, require_one_process
 from rl.errors import UserError, nearest
-from rl.run_directory import folder_name
 from rl.schema import known_keys, takes_any
+from rl.storage.run_directory import folder_name
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 JOB_NAME_BYTES = 200  # of a sweep job's folder; file systems allow 255

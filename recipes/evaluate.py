@@ -18,21 +18,23 @@ from recipes.cli import Composed, recipe, resolved
 from recipes.overrides import parse_override
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
-from rl.blueprint import ModelConfig, require, reward_set_from
+from rl.blueprint import reward_set_from
+from rl.data.config import DataConfig
+from rl.data.problems import load
 from rl.engines.base import SamplingParams
-from rl.engines.local import memory_errors
-from rl.errors import UserError
-from rl.evaluation import Sampled, evaluate
-from rl.evaluation_files import tables, write_files
-from rl.export import find_weights
-from rl.hub import require_model
-from rl.labels import LABELS
-from rl.policies import Policies, context_of, load_policies, read_config
-from rl.problems import DataConfig, load
+from rl.errors import UserError, require
+from rl.evaluation.base_and_trained import Policies, load_policies, read_config
+from rl.evaluation.files import tables, write_files
+from rl.evaluation.measures import Sampled, evaluate
+from rl.models.config import ModelConfig
+from rl.models.device import memory_errors
+from rl.models.export import find_weights
+from rl.models.hub import require_model
+from rl.models.loading import context_of, open_renderer
+from rl.report.words import LABELS
 from rl.rollouts import Problem
-from rl.run import open_renderer
-from rl.run_directory import disk_errors, made_folder
 from rl.schema import build
+from rl.storage.disk import disk_errors, made_folder
 
 NODES = ("model", "data", "renderer", "rewards")  # what an evaluation takes from the run that it measures
 SAMPLED_COMPLETIONS = 8

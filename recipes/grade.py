@@ -16,9 +16,9 @@ from recipes.cli import Composed, recipe
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, split_thinking
 from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
 from rl.errors import UserError
-from rl.jsonl import write_row
-from rl.run_directory import disk_errors
 from rl.schema import build
+from rl.storage.disk import disk_errors
+from rl.storage.jsonl import write_row
 
 MAX_CHARS = 10_000_000  # of one completion made of repeated parts
 

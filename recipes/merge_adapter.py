@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from recipes.cli import Composed, recipe
-from rl.export import (
+from rl.models.export import (
     Dtype,
     export,
     files_of,
@@ -17,8 +17,8 @@ from rl.export import (
     require_pushable,
     require_replaceable,
 )
-from rl.run_directory import disk_errors
 from rl.schema import build
+from rl.storage.disk import disk_errors
 
 
 @dataclass(frozen=True)

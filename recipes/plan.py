@@ -20,8 +20,7 @@ from rich.tree import Tree
 
 from recipes.cli import CONF, Composed, parse_override
 from rl.blueprint import Blueprint
-from rl.engines.trl import TrlEngineConfig
-from rl.problems import Peek, peek
+from rl.data.problems import Peek, peek
 from rl.rollouts import Problem
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
@@ -38,10 +37,9 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
         cost_table(blueprint, peeked),
     ):
         console.print(part)
-    if isinstance(blueprint.engine, TrlEngineConfig):
-        overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
-        for name, command in blueprint.engine.commands(blueprint, overrides).items():
-            console.print(f"{name}: {command}", soft_wrap=True, highlight=False, markup=False)
+    overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
+    for name, command in blueprint.engine.commands(blueprint, overrides).items():
+        console.print(f"{name}: {command}", soft_wrap=True, highlight=False, markup=False)
 
 
 def blueprint_tree(composed: Composed) -> Tree:
@@ -103,7 +101,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, composed: Composed) -> Group
             f"needs the Hub: {model.id} (without network, type model.path=FOLDER of a local checkpoint)"
         )
     else:
-        from rl.run import open_renderer
+        from rl.models.loading import open_renderer
 
         if composed.job_dir is None:  # the process ends with this plan
             gc.disable()

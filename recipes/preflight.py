@@ -12,20 +12,17 @@ from typing import Literal, cast
 from rich.console import Console
 
 from recipes.cli import Composed, recipe
-from rl.blueprint import Blueprint, blueprint_from, require
-from rl.engines.base import Engine
-from rl.engines.local import LocalEngine
-from rl.engines.trl import TrlEngineConfig
-from rl.errors import UserError
-from rl.hub import require_model
-from rl.labels import LABELS
-from rl.memory import shape_of, step_memory
-from rl.preflight import Preflight, ask, read, sample
-from rl.preflight_files import Memory, tables, write_files
-from rl.problems import ProblemSet, load
-from rl.run_cost import RunCost, forward_seconds_per_token, run_cost, update_passes
-from rl.run_directory import disk_errors, made_folder
+from rl.blueprint import Blueprint, blueprint_from
+from rl.data.problems import ProblemSet, load
+from rl.engines.base import Learner
+from rl.errors import UserError, require
+from rl.models.hub import require_model
+from rl.preflight.check import Preflight, prompts_of, read, sample
+from rl.preflight.cost import RunCost, forward_seconds_per_token, run_cost
+from rl.preflight.files import Memory, tables, write_files
+from rl.report.words import LABELS
 from rl.schema import build
+from rl.storage.disk import disk_errors, made_folder
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
 
@@ -64,9 +61,9 @@ def main(composed: Composed) -> None:
         raise UserError(
             f"completions=1: loss={blueprint.loss.name} compares the completions of one problem; type completions=8"
         )
-    if isinstance(blueprint.engine, TrlEngineConfig):
+    if not blueprint.engine.samples_alone:
         raise UserError(
-            "engine=trl: it samples only while it trains; type engine=local, which gives the same completions"
+            "engine: this one samples only while it trains; type engine=local, which gives the same completions"
         )
     blueprint.engine.check(blueprint)
     if blueprint.model.path is None:
@@ -88,40 +85,36 @@ def measure(
     choices: Choices, blueprint: Blueprint, problems: ProblemSet
 ) -> tuple[Preflight, RunCost, Memory | None]:
     """What the budgets do, what the run would take, and the memory of `engine=local`."""
-    from rl.run import open_renderer
+    from rl.models.loading import open_renderer
 
     blueprint.rewards.start()
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
     if limit := blueprint.data.max_prompt_tokens:
         problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
-    asked = ask(blueprint, problems, renderer, choices.problems)
-    budgets = budgets_of(choices, blueprint, asked.room(blueprint.model))
-    with closing(cast(Engine, blueprint.engine.open(blueprint, tokenizer))) as engine:
+    prompted = prompts_of(blueprint, problems, renderer, choices.problems)
+    budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
+    with closing(blueprint.engine.open(blueprint, tokenizer)) as engine:
         blueprint.rewards.check()
         print(
-            f"{len(asked.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",
+            f"{len(prompted.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",
             flush=True,
         )
+        memory = blueprint.engine.step_memory(blueprint, max(map(len, prompted.prompts)))
         start = time.perf_counter()
-        sampled = sample(blueprint, renderer, engine, asked, choices.completions, budgets[-1])
+        sampled = sample(blueprint, renderer, engine.sampler, prompted, choices.completions, budgets[-1])
         seconds = time.perf_counter() - start
         found = read(blueprint, renderer, sampled, budgets)
         rollouts = sampled.at(found.budget, renderer)
-        on_gpu = isinstance(engine, LocalEngine) and engine.device.type == "cuda"
         # Whole groups, about as many rollouts as there are problems: the learner reads a group's prompt once.
-        forward = forward_seconds_per_token(engine, rollouts[: choices.problems])
+        forward = forward_seconds_per_token(cast(Learner, engine.learner), rollouts[: choices.problems])
         cost = run_cost(
             blueprint,
             steps=blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size)),
             problems=min(blueprint.batch_size, len(problems.train)),
             rollouts=rollouts,
             tokens_per_second=sum(len(c.tokens) for group in sampled.completions for c in group) / seconds,
-            update_seconds_per_token=forward * update_passes(blueprint, on_gpu),
+            update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
         )
-        if not isinstance(engine, LocalEngine):
-            return found, cost, None
-        longest = max(map(len, asked.prompts))
-        memory = step_memory(blueprint, shape_of(blueprint.model), longest, on_gpu, engine.max_kv_bytes)
         return found, cost, memory
 
 

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from recipes.cli import Composed, recipe
 from renderers.base import Renderer, RendererConfig
-from rl.blueprint import ModelConfig
-from rl.problems import DataConfig, peek
+from rl.data.config import DataConfig
+from rl.data.problems import peek
+from rl.models.config import ModelConfig
 from rl.rollouts import Completion, Ended, Message, Problem, StopReason
 from rl.schema import build
 
@@ -36,7 +37,7 @@ def main(composed: Composed) -> None:
     """Shows one prompt as text and ids, what ends a completion, and how sample answers are parsed."""
     import rich
 
-    from rl.run import open_renderer
+    from rl.models.loading import open_renderer
 
     config: RenderConfig = build(RenderConfig, composed.tree)
     peeked = peek(config.data)

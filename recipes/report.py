@@ -21,9 +21,9 @@ class ReportConfig:
 @recipe("report", ReportConfig)
 def main(composed: Composed) -> None:
     """Writes report.html, a CSV and report/*.png into the directory."""
-    from rl.report import write_report
-    from rl.sweep import is_sweep
-    from rl.sweep_report import write_sweep_report
+    from rl.report.run import write_report
+    from rl.report.sweep import is_sweep
+    from rl.report.sweep_page import write_sweep_report
 
     config: ReportConfig = build(ReportConfig, composed.tree)
     folder = Path(config.run).expanduser().absolute()

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from recipes.cli import Composed, recipe
 from rl import signals
-from rl.blueprint import Blueprint, blueprint_from
-from rl.console import log_handler, summary_table
+from rl.blueprint import Blueprint, blueprint_from, resumable_keys
+from rl.data.problems import ProblemSet, load
 from rl.engines.launch import rank
 from rl.errors import UserError
-from rl.hub import require_model
-from rl.jsonl import read_jsonl
-from rl.problems import ProblemSet, load
-from rl.run_directory import RunDirectory, default_folder, disk_errors, finished_run, open_directory
-from rl.summary import last_mean
+from rl.loggers.console import log_handler, summary_table
+from rl.models.hub import require_model
+from rl.report.summary import last_mean
+from rl.storage.disk import disk_errors
+from rl.storage.jsonl import read_jsonl
+from rl.storage.run_directory import RunDirectory, default_folder, finished_run, open_directory
 
 log = logging.getLogger("tanka")
 
@@ -38,7 +39,11 @@ def main(composed: Composed) -> float | None:
         return None
     wanted = composed.job_dir if blueprint.run_dir is None else blueprint.run_dir
     place = disk_errors(f"run_dir={blueprint.run_dir or 'null'}", wanted or "runs")
-    if wanted is not None and blueprint.resume and (done := finished_run(wanted, composed.tree)):
+    if (
+        wanted is not None
+        and blueprint.resume
+        and (done := finished_run(wanted, composed.tree, resumable_keys(blueprint)))
+    ):
         if rank() > 0:
             return None
         print(f"{done.path} is finished, step {done.step}; a larger max_steps trains on")
@@ -73,6 +78,7 @@ def run(
         config=composed.tree,
         overrides=composed.overrides,
         resume=blueprint.resume,
+        resumable=resumable_keys(blueprint),
     )
     with messages_to(directory):
         for line in problems.report.lines():
@@ -87,11 +93,10 @@ def run(
 
 def help_rank_0(blueprint: Blueprint) -> None:
     """What a launch's other processes do: the data, the run directory and the terminal are rank 0's."""
-    from rl.run import follow
-
+    log.addHandler(logging.NullHandler())  # rank 0 speaks for all
     try:
         with signals.handled():
-            follow(blueprint)
+            blueprint.engine.follow(blueprint)
     except UserError as error:  # rank 0 does not know of it, and the launcher ends the others
         print(f"error: process {rank()}: {error}", file=sys.stderr)
         raise
@@ -104,7 +109,7 @@ def print_results(directory: RunDirectory) -> float | None:
     """
     import rich
 
-    from rl.report import write_report
+    from rl.report.run import write_report
 
     console = rich.get_console()
     rows = read_jsonl(directory.path / "metrics.jsonl")

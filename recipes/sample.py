@@ -19,13 +19,13 @@ from recipes.cli import Composed, recipe
 from rewards.thinking_language import script_share
 from rl.blueprint import Blueprint, blueprint_from
 from rl.boxes import split_boxes
+from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
-from rl.export import find_weights
-from rl.policies import SIDES, Policies, load_policies, read_config
-from rl.problems import load
+from rl.evaluation.base_and_trained import SIDES, Policies, load_policies, read_config
+from rl.models.export import find_weights
+from rl.models.loading import open_renderer
 from rl.rollouts import Problem, Rollout
-from rl.run import open_renderer
 from rl.schema import build
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask

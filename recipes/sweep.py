@@ -12,7 +12,7 @@ from typing import Any
 from hydra.conf import HydraConf
 
 from rl.errors import UserError, reason_of
-from rl.run_directory import RunDirectory
+from rl.storage.run_directory import RunDirectory
 
 # Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that brings it.
 PLUGINS = {
@@ -83,9 +83,9 @@ def print_sweep(folder: Path) -> int:
     import rich
     from rich.table import Table
 
-    from rl.summary import last_mean
-    from rl.sweep import read_sweep
-    from rl.sweep_report import write_sweep_report
+    from rl.report.summary import last_mean
+    from rl.report.sweep import read_sweep
+    from rl.report.sweep_page import write_sweep_report
 
     jobs = read_sweep(folder)
     if not jobs:  # plan=true

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
-from rl.errors import NotFinite, UserError
-from rl.hub import first_line
+from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")

@@ -6,87 +6,79 @@ This module and everything it names stay free of torch and transformers, so that
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.reward_set import FunctionReward, RewardSet
 from rl.budget import BudgetSchedule
-from rl.engines.base import EngineConfig, OptimizerConfig, SamplingConfig
-from rl.errors import UserError
-from rl.loggers import Logger
-from rl.losses import PolicyLoss
-from rl.problems import DataConfig
+from rl.data.config import DataConfig
+from rl.data.problems import ProblemSet
+from rl.engines.base import Engine, OptimizerConfig, SamplingConfig
+from rl.engines.conformance import Conformance
+from rl.engines.prices import Prices, published_prices
+from rl.errors import UserError, require
+from rl.loggers.base import Logger
+from rl.losses.base import PolicyLoss
+from rl.models.config import ModelConfig
 from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
 
-PROJECT = Path(__file__).resolve().parents[1]
 
+class EngineConfig:
+    """The choices of an engine, and what callers need to know of it before its weights are loaded.
 
-@dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """LoRA through peft (arXiv:2106.09685). target_modules: `all-linear`, or the names of the projections."""
-
-    rank: int = 32
-    alpha: float = 32.0
-    dropout: float = 0.0
-    target_modules: str | list[str] = "all-linear"
-
-    def __post_init__(self) -> None:
-        require(self.rank >= 1, "model.lora.rank", self.rank, "a positive integer", 32)
-        require(0 < self.alpha < math.inf, "model.lora.alpha", self.alpha, "a positive number", 32)
-        require(0 <= self.dropout < 1, "model.lora.dropout", self.dropout, "a number in [0, 1)", 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which weights, and what is known about them.
-
-    id: Hub id. path: a local checkpoint, which wins over `id`. stop_tokens: texts of the tokens that end an answer.
-    dtype: `auto` is bfloat16 on a GPU that has it, float32 elsewhere. lora: null trains all weights.
-    recipe: what this model usually wants; the root scalars default to it. facts: see docs/renderers.md.
+    resumable: keys of the engine that may change when a run is resumed, since no step computes anything else.
+    samples_alone: whether it samples without training, as `recipes.preflight` does.
     """
 
-    name: str
-    id: str | None = None
-    path: str | None = None
-    revision: str | None = None
-    renderer: str = "auto"
-    stop_tokens: list[str] = field(default_factory=list)
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    lora: LoraConfig | None = None
-    recipe: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    resumable: ClassVar[frozenset[str]] = frozenset()
+    samples_alone: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.id is None and self.path is None:
-            raise UserError(
-                "model.path=null: expected a local checkpoint or a Hub id; e.g. model.path=~/models/mine"
-            )
-        if self.path is not None and not (self.local_path / "config.json").is_file():
-            lacks = "no config.json in it" if self.local_path.is_dir() else "no such folder"
-            raise UserError(
-                f"model.path={self.path}: {lacks}: {self.local_path}; expected a folder that save_pretrained wrote"
-            )
+    def check(self, blueprint: Blueprint) -> None:
+        """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
 
-    @property
-    def local_path(self) -> Path:
-        """`path` against the start folder, or against the project for what it ships (assets/tiny)."""
-        path = Path(self.path or "").expanduser()
-        shipped = PROJECT / path
-        return shipped if not path.exists() and shipped.exists() else path.absolute()
+    def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
+        """Loads the weights, or connects to where they are."""
+        raise NotImplementedError
 
-    @property
-    def source(self) -> str:
-        """What `from_pretrained` takes."""
-        return str(self.local_path) if self.path is not None else str(self.id)
+    def follow(self, blueprint: Blueprint) -> None:
+        """On the processes of a launch that do not lead: what rank 0 calls for, until it ends."""
+        raise NotImplementedError
+
+    def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
+        """Commands that `plan=true` prints, by what they are for; {} where the run needs no other than its own."""
+        return {}
+
+    def forward_passes(self, blueprint: Blueprint) -> int:
+        """An update in forward passes: the backward pass costs two, or one where the weights themselves are frozen."""
+        return 2 if blueprint.model.lora else 3
+
+    def step_memory(self, blueprint: Blueprint, prompt_tokens: int) -> dict[str, float] | None:
+        """Bytes by part of a step whose longest prompt has `prompt_tokens`; None where no estimate is known."""
+        return None
+
+    def usd_per_million(self, blueprint: Blueprint) -> Prices | None:
+        """What a service charges for this blueprint's tokens; None where no price is published."""
+        return published_prices(blueprint.model.source)
+
+    def compare(self, blueprint: Blueprint, problems: ProblemSet) -> Conformance:
+        """One training step there against the same step here. Raises UserError for an engine that trains here."""
+        raise UserError("engine: check_engine compares a service with this machine; type engine=tinker")
+
+
+# What may differ between a run and its continuation: how far it goes, what is kept and shown, and where the work is
+# done. None of it changes what a step computes, beyond the rounding of another device or micro-batch.
+RESUMABLE = frozenset((
+    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
+    "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
+    "resume", "plan", "name", "device",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportConfig:
+class RunReportConfig:
     """language: of the words in the report that a run leaves, and in its pictures."""
 
     language: Literal["en", "ja"] = "en"
@@ -107,7 +99,7 @@ class Blueprint:
     logger: dict[str, Logger]
     optimizer: OptimizerConfig
     sampling: SamplingConfig
-    report: ReportConfig
+    report: RunReportConfig
 
     max_tokens: int
     batch_size: int
@@ -228,7 +220,6 @@ def reward_from(node: Mapping[str, Any], key: str) -> Any:
     return build(FunctionReward, {**rest, "function": function}, key)
 
 
-def require(condition: bool, key: str, value: Any, expected: str, example: Any) -> None:
-    """Raises UserError, naming the key, unless `condition` holds."""
-    if not condition:
-        raise UserError(f"{key}={value}: expected {expected}; e.g. {key}={example}")
+def resumable_keys(blueprint: Blueprint) -> frozenset[str]:
+    """The dotted keys, and nodes, that may change when a run is resumed."""
+    return RESUMABLE | {f"engine.{key}" for key in blueprint.engine.resumable}

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from rl.engines.base import Arrived, Asked, Remote, SamplingParams
+from renderers.base import Renderer
+from rl.engines.base import Arrived, SamplingParams
 from rl.errors import Stopped
-from rl.rollouts import Completion, Problem, Rollout, rollouts_from
+from rl.rollouts import Completion, Problem, Rollout
 from rl.seeds import derived_seed, seed_everything
-
-if TYPE_CHECKING:
-    from rl.train import Run
-
-
-@dataclass(frozen=True)
-class AskedBatch:
-    """One step's problems and prompts, and their completions, asked for when `version` steps were trained.
-
-    budget: the token budget that the completions were asked for with.
-    """
-
-    problems: list[Problem]
-    prompts: list[list[int]]
-    completions: Asked
-    budget: int
-    version: int
+from rl.step import PendingBatch, Run
 
 
 def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
     """[P x G] rollouts of P problems, each with G completions from the current policy, and their token budget.
 
-    An engine elsewhere may be asked for the batches of later steps first, and may leave out a problem.
+    A sampler elsewhere may be asked for the batches of later steps first, and may leave out a problem.
     """
     seed_everything(derived_seed(run.blueprint.seed, "step", step))
-    if not isinstance(run.engine, Remote):
-        params = sampling_params(run, step)
-        return roll_out(run, batch_of(run, step), run.blueprint.group_size, params), params.max_tokens
-    for ahead in range(step, min(step + run.engine.max_lag, run.total_steps) + 1):
-        if ahead not in run.under_way:
-            run.under_way[ahead] = ask(run, run.engine, ahead, version=step - 1)
-    asked = run.under_way.pop(step)
-    rollouts = rollouts_from(asked.problems, asked.prompts, some(asked.completions.result()), run.renderer)
-    return [replace(rollout, version=asked.version) for rollout in rollouts], asked.budget
+    for ahead in range(step, min(step + (run.engine.sampler.max_lag or 0), run.total_steps) + 1):
+        if ahead not in run.pending:
+            run.pending[ahead] = request(run, ahead, version=step - 1)
+    batch = run.pending.pop(step)
+    rollouts = rollouts_from(
+        batch.problems, batch.prompts, require_any(batch.completions.result()), run.renderer
+    )
+    return [replace(rollout, version=batch.version) for rollout in rollouts], batch.budget
 
 
-def ask(run: Run, engine: Remote, step: int, version: int) -> AskedBatch:
-    """The batch of `step`, asked for and not waited for."""
+def request(run: Run, step: int, version: int) -> PendingBatch:
+    """The batch of `step`, requested and not waited for."""
     problems = batch_of(run, step)
     prompts = prompts_of(run, problems)
     params = sampling_params(run, step)
-    asked = engine.submit(prompts, run.blueprint.group_size, params, grading_ahead(run, problems, prompts))
-    return AskedBatch(problems, prompts, asked, params.max_tokens, version)
+    graded = grading_ahead(run, problems, prompts)
+    completions = run.engine.sampler.submit(prompts, run.blueprint.group_size, params, graded)
+    return PendingBatch(problems, prompts, completions, params.max_tokens, version)
 
 
 def batch_of(run: Run, step: int) -> list[Problem]:
@@ -80,8 +64,8 @@ def prompts_of(run: Run, problems: Sequence[Problem]) -> list[list[int]]:
 def roll_out(run: Run, problems: Sequence[Problem], n: int, params: SamplingParams) -> list[Rollout]:
     """[P x n] rollouts, those of one problem next to each other."""
     prompts = prompts_of(run, problems)
-    sampled = run.engine.sample(prompts, n, params, grading_ahead(run, problems, prompts))
-    return rollouts_from(problems, prompts, some(sampled), run.renderer)
+    sampled = run.engine.sampler.sample(prompts, n, params, grading_ahead(run, problems, prompts))
+    return rollouts_from(problems, prompts, require_any(sampled), run.renderer)
 
 
 def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[int]]) -> Arrived:
@@ -93,7 +77,24 @@ def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[
     return arrived
 
 
-def some(sampled: list[list[Completion]]) -> list[list[Completion]]:
+def rollouts_from(
+    problems: Sequence[Problem],
+    prompts: Sequence[list[int]],
+    sampled: Sequence[Sequence[Completion]],
+    renderer: Renderer,
+) -> list[Rollout]:
+    """[P x G] ungraded rollouts of completions [P][G], those of one problem next to each other.
+
+    A problem whose completions are missing has none.
+    """
+    return [
+        Rollout(problem, group, prompt, cut, renderer.parse(cut))
+        for group, (problem, prompt, completions) in enumerate(zip(problems, prompts, sampled, strict=True))
+        for cut in map(renderer.cut, completions)
+    ]
+
+
+def require_any(sampled: list[list[Completion]]) -> list[list[Completion]]:
     """The completions [P][n]. Raises Stopped when there is not one."""
     if not any(sampled):
         raise Stopped(f"no completion came for any of {len(sampled)} problems; the log says why")

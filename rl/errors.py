@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
@@ -27,3 +28,19 @@ def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The names among `known` most like `given`, best first; empty when nothing is close."""
     by_case = {name.lower(): name for name in known}
     return [by_case[name] for name in difflib.get_close_matches(given.lower(), by_case, n=count, cutoff=0.5)]
+
+
+def first_line(error: BaseException) -> str:
+    """An error's first sentence, for use inside one of ours."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+
+
+def require(condition: bool, key: str, value: Any, expected: str, example: Any) -> None:
+    """Raises UserError, naming the key, unless `condition` holds."""
+    if not condition:
+        raise UserError(f"{key}={value}: expected {expected}; e.g. {key}={example}")
+
+
+def one_line(error: BaseException) -> str:
+    """Any error with its type, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

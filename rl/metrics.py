@@ -19,6 +19,7 @@
 | `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
 | `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
+| `clipped/low`, `clipped/high` | share of the tokens whose ratio the clip holds back, down and up (loss=dapo) |
 | `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or a number that is not finite), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
@@ -101,6 +102,7 @@ def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]
         "ratio/mean": stats.ratio_mean,
         "ratio/max": stats.ratio_max,
         "ratio/min": stats.ratio_min,
+        **stats.metrics,
     }
 
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from renderers.base import Renderer
+from typing import Any, Literal
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 StopReason = Literal["stop", "length"]
@@ -88,30 +85,13 @@ class Rollout:
     version: int = 0
 
 
-def rollouts_from(
-    problems: Sequence[Problem],
-    prompts: Sequence[list[int]],
-    sampled: Sequence[Sequence[Completion]],
-    renderer: Renderer,
-) -> list[Rollout]:
-    """[P x G] ungraded rollouts of completions [P][G], those of one problem next to each other.
-
-    A problem whose completions are missing has none.
-    """
-    return [
-        Rollout(problem, group, prompt, cut, renderer.parse(cut))
-        for group, (problem, prompt, completions) in enumerate(zip(problems, prompts, sampled, strict=True))
-        for cut in map(renderer.cut, completions)
-    ]
-
-
 @dataclass(frozen=True)
 class TrainingRow:
     """One rollout as the learner sees it.
 
     prompt_tokens, completion_tokens [T]: joined as ids, never re-encoded.
     behavior_logprobs [T]: the sampler's log-probabilities.
-    coefficients [T]: each token's weight in the loss; all normalisation lives here (see rl/losses.py).
+    coefficients [T]: each token's weight in the loss; all normalisation lives here (see rl/losses/base.py).
     """
 
     prompt_tokens: Sequence[int]

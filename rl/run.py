@@ -11,23 +11,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import renderers
-from renderers.base import Renderer, RendererConfig, require_fingerprint
-from rl import checkpoint, signals
-from rl.blueprint import Blueprint, ModelConfig
+from renderers.base import Renderer, require_fingerprint
+from rl.blueprint import Blueprint
 from rl.budget import budget_after
-from rl.curriculum import EasiestFirst
-from rl.engines.base import Policy, Remote
+from rl.data.curriculum import EasiestFirst
+from rl.data.problems import ProblemSet
+from rl.engines.base import Weights
 from rl.errors import UserError, reason_of
-from rl.health import Health
-from rl.jsonl import read_jsonl
-from rl.loggers import Loggers, RunInfo
-from rl.problems import ProblemSet
+from rl.loggers.background import Loggers
+from rl.loggers.base import RunInfo
+from rl.models.loading import open_renderer
 from rl.rollouts import Problem
-from rl.run_directory import RunDirectory, State
 from rl.saving import RENDERER
 from rl.signals import Interrupted
-from rl.train import Run
+from rl.step import Run
+from rl.storage import checkpoint
+from rl.storage.jsonl import read_jsonl
+from rl.storage.run_directory import RunDirectory, State
+from rl.watchdog import Watchdog
 
 log = logging.getLogger("tanka")
 
@@ -54,10 +55,9 @@ def open_run(
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
-        done = resume(engine, renderer, directory)
-        if isinstance(engine, Remote):
-            for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
-                engine.recall(last)
+        done = resume(engine.learner, renderer, directory)
+        for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
+            engine.sampler.recall(last)
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)
@@ -67,27 +67,14 @@ def open_run(
         budget = budget_after(
             blueprint.budget, blueprint.max_tokens, read_jsonl(directory.path / "metrics.jsonl", done)
         )
-        health = Health(directory.path, done, blueprint.max_nonfinite_steps)
+        watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, renderer, engine, loggers, directory, health, budget, total_steps, done
+                blueprint, problems, renderer, engine, loggers, directory, watchdog, budget, total_steps, done
             )
 
 
-def follow(blueprint: Blueprint) -> None:
-    """On the other processes of a launch (engine=trl): what rank 0 calls for, until it ends."""
-    from rl.engines.local import load_tokenizer
-    from rl.engines.trl_engine import TrlEngine
-
-    log.addHandler(logging.NullHandler())  # rank 0 speaks for all
-    engine = blueprint.engine.open(blueprint, load_tokenizer(blueprint.model))
-    assert isinstance(engine, TrlEngine)
-    with signals.safe_points():  # a signal that reaches all processes is rank 0's to answer
-        engine.follow()
-    engine.close()
-
-
-def resume(engine: Policy, renderer: Renderer, directory: RunDirectory) -> int:
+def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int:
     """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 for a run without any."""
     point = resume_point(directory)
     if point is None:
@@ -95,7 +82,7 @@ def resume(engine: Policy, renderer: Renderer, directory: RunDirectory) -> int:
             log.warning("%s has no complete checkpoint: it starts again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
-    engine.load(point)
+    weights.load(point)
     log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
     return checkpoint.step_of(point)
 
@@ -150,37 +137,6 @@ def _fingerprint(problems: Sequence[Problem]) -> str:
         text = f"{index}\0{problems[index].question}\0{problems[index].answer}\0"
         digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Renderer]:
-    """The model's tokenizer and the renderer bound to it."""
-    from rl.engines.local import load_tokenizer
-
-    tokenizer = load_tokenizer(model)
-    renderer = renderers.load(
-        config,
-        tokenizer,
-        model_renderer=model.renderer,
-        stop_tokens=model.stop_tokens,
-        eos_ids=end_ids(model),
-    )
-    return tokenizer, renderer
-
-
-def end_ids(model: ModelConfig) -> list[int]:
-    """The ids that the checkpoint's generation config ends on; [] when it has none."""
-    from transformers import GenerationConfig
-
-    from rl.engines.local import checkpoint_errors
-
-    try:
-        with checkpoint_errors(model):
-            ids = GenerationConfig.from_pretrained(
-                model.source, revision=model.revision or "main"
-            ).eos_token_id
-    except UserError:
-        return []
-    return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
 @contextmanager

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rl import checkpoint
 from rl.errors import UserError, nearest
-from rl.jsonl import read_jsonl
-from rl.model_card import write_card
-
-if TYPE_CHECKING:
-    from rl.train import Run
+from rl.models.card import write_card
+from rl.step import Run
+from rl.storage import checkpoint
+from rl.storage.jsonl import read_jsonl
 
 RENDERER = "renderer.txt"  # the fingerprint of the chat format, beside the weights that were trained with it
 
@@ -35,7 +32,7 @@ def save(run: Run, step: int) -> None:
 
 def write(run: Run, folder: Path) -> None:
     """What a checkpoint holds: all that the next step needs beside the blueprint."""
-    run.engine.save(folder)
+    run.engine.learner.save(folder)
     (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
 
 
@@ -74,7 +71,7 @@ def export_final(run: Run) -> None:
     """The trained weights in `final/`, as transformers and peft load them, with a model card."""
 
     def write_final(folder: Path) -> None:
-        run.engine.export(folder)
+        run.engine.learner.export(folder)
         (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
         write_card(folder, run.directory.path)
 

@@ -5,63 +5,24 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from renderers.base import Renderer
 from rl import signals
-from rl.blueprint import Blueprint
-from rl.budget import Budget
-from rl.collecting import AskedBatch, collect, roll_out
-from rl.engines.base import Driver, Engine, Remote, SamplingParams, UpdateStats
+from rl.collecting import collect, roll_out
+from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
-from rl.evaluation import measure
-from rl.health import Health
-from rl.loggers import Loggers
-from rl.losses import PolicyLoss, weigh
+from rl.evaluation.measures import measure
+from rl.losses.base import PolicyLoss, weigh
 from rl.metrics import lag_metrics, rollout_metrics, update_metrics
-from rl.preflight import before_training
-from rl.problems import ProblemSet
+from rl.preflight.check import before_training
 from rl.rollouts import Rollout, TrainingRow
-from rl.run_directory import RunDirectory
 from rl.saving import export_final, require_metric, save, save_at
 from rl.seeds import derived_seed, seed_everything
+from rl.step import Batch, Run, Timer
 
 log = logging.getLogger("tanka")
-
-
-@dataclass(frozen=True)
-class Run:
-    """The opened parts of one training run. `done` steps were trained before this start.
-
-    under_way: by step, the batches that were asked for before their step came.
-    """
-
-    blueprint: Blueprint
-    problems: ProblemSet
-    renderer: Renderer
-    engine: Engine | Driver
-    loggers: Loggers
-    directory: RunDirectory
-    health: Health
-    budget: Budget
-    total_steps: int
-    done: int
-    under_way: dict[int, AskedBatch] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One step's scored and weighed rollouts, ready for the update. evaluation: `eval/*` metrics, where due."""
-
-    step: int
-    rollouts: list[Rollout]
-    rows: list[TrainingRow]
-    learning_rate: float
-    evaluation: dict[str, float]
-    timer: Timer
 
 
 def train(run: Run) -> None:
@@ -72,10 +33,12 @@ def train(run: Run) -> None:
     """
     try:
         with signals.safe_points():
-            if isinstance(run.engine, Driver):
-                run.engine.drive(run)
+            learner = run.engine.learner
+            if isinstance(learner, Driver):
+                learner.drive(RunSteps(run))
             else:
-                drive(run, run.engine)
+                for step in range(run.done + 1, run.total_steps + 1):
+                    take_step(run, learner, step)
             finish(run)
     except (signals.Interrupted, Stopped):
         if finished := run.directory.step:
@@ -86,13 +49,33 @@ def train(run: Run) -> None:
         raise
 
 
-def drive(run: Run, engine: Engine) -> None:
-    """All steps not yet done, for an engine that is updated from outside."""
-    for step in range(run.done + 1, run.total_steps + 1):
-        batch = prepare(run, step)
-        with batch.timer("update"):
-            stats = update(engine, batch, run.blueprint.loss)
-        conclude(run, batch, stats)
+def take_step(run: Run, learner: Learner, step: int) -> None:
+    """One step: collect, score and weigh a batch, update the weights, then log, save and discard."""
+    batch = prepare(run, step)
+    with batch.timer("update"):
+        stats = update(learner, batch, run.blueprint.loss)
+    conclude(run, batch, stats)
+
+
+@dataclass
+class RunSteps:
+    """The rest of a run as an engine with its own training loop sees it: `Steps` of rl/engines/base.py."""
+
+    run: Run
+
+    def __post_init__(self) -> None:
+        self.total = self.run.total_steps
+        self.problems = min(self.run.blueprint.batch_size, len(self.run.problems.train))
+        self.directory = self.run.directory.path
+
+    def prepare(self, step: int) -> list[TrainingRow]:
+        self.batch = prepare(self.run, step)
+        self.updating_since = time.perf_counter()
+        return self.batch.rows
+
+    def conclude(self, stats: UpdateStats) -> None:
+        self.batch.timer.seconds["update"] = time.perf_counter() - self.updating_since
+        conclude(self.run, self.batch, stats)
 
 
 def prepare(run: Run, step: int) -> Batch:
@@ -104,7 +87,7 @@ def prepare(run: Run, step: int) -> Batch:
     timer = Timer()
     evaluation = evaluate_at(run, step)
     with timer("sample"):
-        run.engine.publish()
+        run.engine.sampler.publish()
         rollouts, budget = collect(run, step)
     with timer("score"):
         score(run, rollouts)
@@ -114,22 +97,24 @@ def prepare(run: Run, step: int) -> Batch:
 
 
 def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
-    """The second half of a step, after its update: log, look after the run's health, save, discard."""
+    """The second half of a step, after its update: log, watch the numbers, save, discard."""
     step, rollouts = batch.step, batch.rollouts
     metrics = {
         **rollout_metrics(rollouts),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }
-    if isinstance(run.engine, Remote):
-        metrics |= run.engine.metrics() | lag_metrics(rollouts, step)
-    metrics |= run.health.metrics(metrics)
+    sampler = run.engine.sampler
+    metrics |= sampler.metrics()
+    if sampler.max_lag is not None:
+        metrics |= lag_metrics(rollouts, step)
+    metrics |= run.watchdog.metrics(metrics)
     metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
     run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
-    run.health.check(step, metrics, rollouts, batch.rows, stats)
+    run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
     run.budget.observe(metrics)
     save_at(run, step)
 
@@ -145,12 +130,12 @@ def score(run: Run, rollouts: Sequence[Rollout]) -> None:
             rollout.rewards = dict.fromkeys(run.blueprint.rewards.terms, math.nan)
 
 
-def update(engine: Engine, batch: Batch, loss: PolicyLoss) -> UpdateStats:
+def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     """The batch's optimiser updates; the stats are the last one's."""
-    stats = engine.update(batch.rows, loss, batch.learning_rate)
+    stats = learner.update(batch.rows, loss, batch.learning_rate)
     with signals.postponed():  # half of a batch's updates is nothing that a checkpoint could continue
         for _ in range(1, loss.updates_per_batch):
-            stats = engine.update(batch.rows, loss, batch.learning_rate)
+            stats = learner.update(batch.rows, loss, batch.learning_rate)
     return stats
 
 
@@ -224,24 +209,3 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
         }
         for r in chosen
     ]
-
-
-class Timer:
-    """Wall seconds of the stages of one step."""
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - start
-
-    def metrics(self, sampled_tokens: int) -> dict[str, float]:
-        return {
-            **{f"time/{stage}": seconds for stage, seconds in self.seconds.items()},
-            "time/step": time.perf_counter() - self.start,
-            "tokens_per_second": sampled_tokens / self.seconds["sample"],
-        }

@@ -23,11 +23,11 @@ CONTEXT.set_forkserver_preload(
         "transformers.models.qwen3.modeling_qwen3",
         "recipes.rl_basic",
         "rl.run",
-        "rl.plots",
-        "rl.report",
-        "rl.engines.local",
-        "rl.engines.sampler",
-        "rl.engines.learner",
+        "rl.report.plots",
+        "rl.report.run",
+        "rl.engines.local.engine",
+        "rl.engines.local.sampler",
+        "rl.engines.local.learner",
     ]
 )
 
@@ -117,8 +117,8 @@ import math, os, random
 import numpy, torch
 import rl.engines.sampler, rl.loggers, rl.losses, rl.report, rl.saving, rl.train
 from rewards.grading import Grader
-from rl.engines.learner import Learner
-from rl.engines.local import LocalEngine
+from rl.engines.local.learner import LocalLearner
+from rl.engines.local.engine import LocalEngine
 
 Grader.start = Grader.self_test = lambda self: None  # plain numbers need no workers
 rl.report.write_report = lambda run_dir: run_dir / "report.html"  # seconds, tested elsewhere
@@ -127,7 +127,7 @@ torch.set_num_threads(1)
 PLACES = {
     "sample": (LocalEngine, "sample"),
     "draw": (rl.engines.sampler, "draw"),
-    "update": (Learner, "_forward"),
+    "update": (LocalLearner, "_forward"),
     "evaluate": (rl.train, "evaluate"),
     "save": (rl.saving, "write"),
     "saved": (rl.train, "save_at"),

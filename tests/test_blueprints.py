@@ -9,7 +9,9 @@ from hydra import compose, initialize_config_dir
 
 from recipes.cli import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
-from rl.losses import GRPO, DrGRPO, FlashReinforce
+from rl.losses.dr_grpo import DrGRPO
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
 
 
 def options(group: str) -> list[str]:

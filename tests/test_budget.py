@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl.budget import Constant, Tighten, budget_after
-from rl.curriculum import FIRST_SHARE, EasiestFirst
+from rl.data.curriculum import FIRST_SHARE, EasiestFirst
 from rl.errors import UserError
 from rl.rollouts import Problem
 from tests.conftest import rl_basic

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.boxes import split_boxes
-from rl.console import Console, log_handler, sample_panel, sparkline, summary_table
-from rl.loggers import RunInfo
-from rl.summary import summarize
+from rl.loggers.base import RunInfo
+from rl.loggers.console import Console, log_handler, sample_panel, sparkline, summary_table
+from rl.report.summary import summarize
 
 SAMPLE = {
     "split": "train", "id": "p1", "language": "ja", "question": "りんごは何個ですか。",

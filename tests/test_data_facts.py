@@ -13,7 +13,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rewards.grading.golds import canonical_gold
-from rl.problems import DataConfig, ProblemSet, load
+from rl.data.config import DataConfig
+from rl.data.problems import ProblemSet, load
 from rl.schema import build
 
 CONF = Path(__file__).parents[1] / "conf"

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from rl.engines.base import OptimizerConfig, SamplingConfig, SamplingParams
-from rl.engines.learner import Learner
-from rl.engines.local import LocalEngine, LocalEngineConfig
-from rl.engines.sampler import draw, sample, uniforms_of
+from rl.engines.local.config import LocalEngineConfig
+from rl.engines.local.engine import LocalEngine
+from rl.engines.local.learner import LocalLearner
+from rl.engines.local.sampler import draw, sample, uniforms_of
 from rl.errors import NotFinite, UserError
-from rl.losses import GRPO, DrGRPO, FlashReinforce
+from rl.losses.dr_grpo import DrGRPO
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
 from rl.rollouts import TrainingRow
 from tests.conftest import ARCHITECTURES
 
@@ -121,7 +124,7 @@ def test_greedy_takes_the_most_likely_token():
 
 def test_entropies_are_those_of_the_whole_distribution():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]]))
-    from rl.engines.sampler import entropy
+    from rl.engines.local.sampler import entropy
 
     assert entropy(logits).item() == pytest.approx(1.039721, abs=1e-6)
     assert entropy(torch.tensor([[0.0, -math.inf]])).item() == 0.0
@@ -142,7 +145,7 @@ def rollouts(model, temperature: float = 1.0) -> list[TrainingRow]:
 def test_learner_scores_what_the_sampler_drew(model, temperature):
     """max |log rho| on policy, at any temperature: the ratio of an untouched policy is 1."""
     rows = rollouts(model, temperature)
-    scored = Learner(model, OptimizerConfig(), temperature, 64).logprobs(rows)
+    scored = LocalLearner(model, OptimizerConfig(), temperature, 64).logprobs(rows)
     drift = [
         abs(a - b)
         for row, values in zip(rows, scored, strict=True)
@@ -158,14 +161,14 @@ def test_micro_batches_do_not_change_the_step(tiny_random_model, loss):
     rows = [
         TrainingRow([5, 6], list(range(40, 48)), [-5.0] * 8, [(-1) ** n * 0.01 * n] * 8) for n in range(8)
     ]
-    scored = Learner(base, OptimizerConfig(), 1.0, 10_000).logprobs(rows)
+    scored = LocalLearner(base, OptimizerConfig(), 1.0, 10_000).logprobs(rows)
     rows = [
         TrainingRow(r.prompt_tokens, r.completion_tokens, s, r.coefficients)
         for r, s in zip(rows, scored, strict=True)
     ]
     gradients = []
     for microbatch in (1, 2, 4, 8):
-        learner = Learner(base, OptimizerConfig(max_grad_norm=math.inf), 1.0, microbatch * 10)
+        learner = LocalLearner(base, OptimizerConfig(max_grad_norm=math.inf), 1.0, microbatch * 10)
         stats = learner.update(rows, loss, learning_rate=0.0)
         assert stats.stepped
         gradients.append(torch.cat([p.grad.flatten() for p in learner.parameters]))
@@ -179,8 +182,8 @@ def test_head_in_pieces_equals_head_at_once(tiny_random_model, monkeypatch):
     rows = rollouts(base.eval())
     gradients = []
     for values in (2**25, 1024):
-        monkeypatch.setattr("rl.engines.learner.LOGITS_AT_ONCE", values)
-        learner = Learner(base, OptimizerConfig(), 1.0, 10_000)
+        monkeypatch.setattr("rl.engines.local.learner.LOGITS_AT_ONCE", values)
+        learner = LocalLearner(base, OptimizerConfig(), 1.0, 10_000)
         learner.update(rows, GRPO(), learning_rate=0.0)
         gradients.append(torch.cat([p.grad.flatten() for p in learner.parameters]))
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
@@ -189,7 +192,7 @@ def test_head_in_pieces_equals_head_at_once(tiny_random_model, monkeypatch):
 def test_a_batch_without_signal_takes_no_step(tiny_random_model):
     """Momentum and weight decay would move the weights even for a zero gradient."""
     base = tiny_random_model()[0]
-    learner = Learner(base, OptimizerConfig(weight_decay=0.5), 1.0, 10_000)
+    learner = LocalLearner(base, OptimizerConfig(weight_decay=0.5), 1.0, 10_000)
     rows = rollouts(base.eval())
     assert learner.update(rows, GRPO(), 1e-2).stepped
     before = [p.clone() for p in learner.parameters]
@@ -204,7 +207,7 @@ def test_a_batch_without_signal_takes_no_step(tiny_random_model):
 
 def test_a_gradient_that_is_not_finite_takes_no_step(tiny_random_model):
     base = tiny_random_model()[0]
-    learner = Learner(base, OptimizerConfig(), 1.0, 10_000)
+    learner = LocalLearner(base, OptimizerConfig(), 1.0, 10_000)
     rows = rollouts(base.eval())
     before = [p.clone() for p in learner.parameters]
     rows[0] = TrainingRow(
@@ -230,7 +233,7 @@ def test_schedules_by_hand():
 
 def engine_for(path, tokenizer, **model):
     """A local engine as the blueprint opens it, on a checkpoint folder."""
-    from rl.blueprint import LoraConfig, ModelConfig
+    from rl.models.config import LoraConfig, ModelConfig
 
     lora = model.pop("lora", None)
     spec = ModelConfig(name="test", path=str(path), lora=LoraConfig(**lora) if lora else None)

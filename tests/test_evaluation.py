@@ -10,9 +10,10 @@ import pytest
 
 from renderers.base import RendererConfig
 from rewards.grading import Verdict
-from rl.blueprint import ModelConfig
 from rl.engines.base import SamplingParams
-from rl.evaluation import (
+from rl.evaluation.base_and_trained import load_policies
+from rl.evaluation.files import cell, markdown, write_files
+from rl.evaluation.measures import (
     ALL,
     CHANGE,
     Result,
@@ -23,13 +24,12 @@ from rl.evaluation import (
     parts,
     problem_values,
 )
-from rl.evaluation_files import cell, markdown, write_files
-from rl.labels import LABELS
-from rl.policies import context_of, load_policies
+from rl.evaluation.statistics import Estimate, estimate, wilson
+from rl.models.config import ModelConfig
+from rl.models.loading import context_of, open_renderer
+from rl.report.words import LABELS
 from rl.rollouts import Completion, Parsed, Problem, Rollout
-from rl.run import open_renderer
-from rl.statistics import Estimate, estimate, wilson
-from rl.word_problems import generate
+from rl.tiny.word_problems import generate
 
 
 def rollout(

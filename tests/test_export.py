@@ -14,11 +14,11 @@ import pytest
 import torch
 import yaml
 
-from rl.adapters import base_fingerprint, load_adapter, merge, probe_logits
-from rl.blueprint import LoraConfig, ModelConfig
-from rl.engines.local import add_lora
 from rl.errors import UserError
-from rl.export import export, find_weights, push, require_replaceable
+from rl.models.adapters import base_fingerprint, load_adapter, merge, probe_logits
+from rl.models.config import LoraConfig, ModelConfig
+from rl.models.export import export, find_weights, push, require_replaceable
+from rl.models.loading import add_lora
 from tests.conftest import ARCHITECTURES, ROOT, run_recipe
 from tests.forked import set_up, start
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 def trained_adapter(folder: Path, make, architecture: str = "qwen3", **changes):
     """A base in `folder`/base and an adapter of it with random weights in `folder`/final, and the adapter's model."""
-    from rl.adapters import write_base
+    from rl.models.adapters import write_base
 
     model, tokenizer = make(architecture, **changes)
     model.save_pretrained(folder / "base")

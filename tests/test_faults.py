@@ -15,10 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rl import checkpoint, signals
+from rl import signals
 from rl.errors import NotFinite
-from rl.jsonl import read_jsonl
-from rl.run_directory import default_folder
+from rl.storage import checkpoint
+from rl.storage.jsonl import read_jsonl
+from rl.storage.run_directory import default_folder
 from tests.forked import CONTEXT, Forked, set_up, start, status, timeless
 
 SETTINGS = (
@@ -263,15 +264,15 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
     import torch
 
     from rl.engines.base import OptimizerConfig
-    from rl.engines.learner import Learner
-    from rl.losses import GRPO
+    from rl.engines.local.learner import LocalLearner
+    from rl.losses.grpo import GRPO
     from rl.rollouts import TrainingRow
 
     rows = [TrainingRow([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]
-    expected = Learner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
+    expected = LocalLearner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
     stats = expected.update(rows, GRPO(), 1e-2)
 
-    learner = Learner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
+    learner = LocalLearner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
     forward = learner._forward
 
     def too_large(layout):
@@ -294,7 +295,7 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
 
 
 def test_numbers_that_stand_out_are_logged(tmp_path, caplog):
-    from rl.health import Health
+    from rl.watchdog import Health
 
     usual = {
         "step": 1, "nonfinite": 0.0, "grad_norm": 1.0, "ratio/min": 1.0, "ratio/max": 1.0, "frac_truncated": 0.0,

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.engines.base import OptimizerConfig
-from rl.engines.learner import Learner
-from rl.engines.packing import microbatches, packed_implementation, packed_layout, padded_layout
-from rl.losses import GRPO, FlashReinforce
+from rl.engines.local.learner import LocalLearner
+from rl.engines.local.packing import microbatches, packed_implementation, packed_layout, padded_layout
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
 from rl.rollouts import TrainingRow
 from tests.conftest import ARCHITECTURES
 
@@ -37,7 +38,7 @@ def group_rows(seed: int = 0) -> list[TrainingRow]:
 
 def on_policy(model, rows: list[TrainingRow], shift: float = 0.0) -> list[TrainingRow]:
     """The rows as if sampled from the model, or from one whose log-probabilities are `shift` higher."""
-    scores = Learner(model, OptimizerConfig(), 1.0, 10_000).logprobs(rows)
+    scores = LocalLearner(model, OptimizerConfig(), 1.0, 10_000).logprobs(rows)
     return [
         replace(r, behavior_logprobs=[s + shift for s in scored])
         for r, scored in zip(rows, scores, strict=True)
@@ -45,7 +46,7 @@ def on_policy(model, rows: list[TrainingRow], shift: float = 0.0) -> list[Traini
 
 
 def gradient_and_stats(model, rows, loss, microbatch_tokens: int, packed: bool):
-    learner = Learner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, microbatch_tokens)
+    learner = LocalLearner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, microbatch_tokens)
     assert learner.packs
     if not packed:
         learner.packed_implementation = None
@@ -94,7 +95,7 @@ def test_checkpointed_layers_are_run_again_on_packed_rows(tiny_random_model):
 )
 def test_rows_are_packed_only_where_that_is_right(architecture, changes, packs, tiny_random_model):
     model = tiny_random_model(architecture, **changes)[0].eval()
-    learner = Learner(model, OptimizerConfig(), 1.0, 10_000)
+    learner = LocalLearner(model, OptimizerConfig(), 1.0, 10_000)
     assert learner.packs == packs
     rows = group_rows()
     for r, values in zip(rows, learner.logprobs(rows), strict=True):

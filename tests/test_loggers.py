@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl.jsonl import continue_jsonl, read_jsonl
-from rl.loggers import Logger, Loggers, RunInfo
+from rl.loggers.background import Loggers
+from rl.loggers.base import Logger, RunInfo
+from rl.storage.jsonl import continue_jsonl, read_jsonl
 
 SAMPLE = {
     "id": "p1",

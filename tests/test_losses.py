@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.errors import UserError
-from rl.losses import GRPO, DrGRPO, FlashReinforce, PolicyLoss, highest_entropy, weigh
+from rl.losses.base import PolicyLoss, highest_entropy, weigh
+from rl.losses.dr_grpo import DrGRPO
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
 from rl.rollouts import Completion, Parsed, Problem, Rollout
 from tests.conftest import shared_dir
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rl.jsonl import read_jsonl
+from rl.storage.jsonl import read_jsonl
 from tests.conftest import ARCHITECTURES, ROOT, rl_basic, shared_dir
 
 SIX = ("reward_total", "reward_correct", "reward_format", "frac_all_good", "entropy", "learning_rate")
@@ -131,7 +131,7 @@ def test_multirun_makes_one_directory_a_job_and_a_failure_leaves_the_others(tmp_
 
 
 def test_two_starts_never_share_a_directory(tmp_path):
-    from rl.run_directory import open_directory
+    from rl.storage.run_directory import open_directory
 
     paths = {
         open_directory(None, tmp_path / "20260101-000000-run", {"a": 1}, [], True).path for _ in range(3)

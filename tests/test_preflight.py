@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from recipes.preflight import budgets_around
 from rewards.grading import Verdict
 from rl.blueprint import Blueprint
-from rl.budget_signal import Baseline, baseline_of, group_signal, length_quantile
+from rl.data.problems import load
 from rl.engines.base import SamplingParams
-from rl.evaluation import Sampled, measure
-from rl.health import Health
-from rl.preflight import Preflight, ask, facts, read, remedies, sample
-from rl.problems import load
+from rl.evaluation.measures import Sampled, measure
+from rl.evaluation.statistics import Estimate
+from rl.models.loading import open_renderer
+from rl.preflight.check import Preflight, ask, facts, read, remedies, sample
+from rl.preflight.learning_signal import Baseline, baseline_of, group_signal, length_quantile
 from rl.rollouts import Completion, Parsed, Problem, Rollout, StopReason
-from rl.run import open_renderer
-from rl.statistics import Estimate
+from rl.watchdog import Health
 from tests.test_blueprints import composed
 
 PROBLEM = Problem("p", "q", "1", "en", "test")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rl.memory import ModelShape, shape_of, step_memory
+from rl.engines.local.memory import ModelShape, shape_of, step_memory
+from rl.preflight.cost import run_cost, update_passes
 from rl.rollouts import Completion, Parsed, Problem, Rollout
-from rl.run_cost import run_cost, update_passes
 from tests.conftest import ROOT
 from tests.test_blueprints import composed, options
 
@@ -51,8 +51,8 @@ def test_memory_of_a_lora_on_a_gpu() -> None:
 
 
 def test_shapes_are_those_of_real_models(tiny_random_model, tmp_path: Path) -> None:
-    from rl.blueprint import LoraConfig, ModelConfig
-    from rl.engines.local import add_lora
+    from rl.models.config import LoraConfig, ModelConfig
+    from rl.models.loading import add_lora
 
     for architecture in ("qwen3", "llama"):
         model, _ = tiny_random_model(architecture)
@@ -111,8 +111,8 @@ import sys
 import torch
 from rl.engines.base import SamplingParams
 from rl.rollouts import TrainingRow
-from rl.run import open_renderer
-from rl.memory import shape_of, step_memory
+from rl.models.loading import open_renderer
+from rl.engines.local.memory import shape_of, step_memory
 from tests.test_blueprints import composed
 import rl.engines.learner, rl.engines.sampler, peft, transformers.models.qwen3.modeling_qwen3
 

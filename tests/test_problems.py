@@ -15,10 +15,10 @@ from conftest import ROOT, shared_dir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl.data_checks import is_refusal, normalized
-from rl.data_config import DataConfig, FewShot, SourceConfig
+from rl.data.checks import is_refusal, normalized
+from rl.data.config import DataConfig, FewShot, SourceConfig
+from rl.data.problems import ProblemSet, load, peek
 from rl.errors import UserError
-from rl.problems import ProblemSet, load, peek
 from rl.rollouts import Problem
 
 SUFFIX = {

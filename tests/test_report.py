@@ -17,13 +17,14 @@ from matplotlib.collections import LineCollection
 from matplotlib.image import imread
 
 from rl.errors import UserError
-from rl.jsonl import read_jsonl
-from rl.labels import LABELS
-from rl.loggers import Loggers, RunInfo
-from rl.plot_style import style
-from rl.plots import draw_curves, save_plots
-from rl.report import before_and_after, write_report
-from rl.summary import MAIN_METRICS
+from rl.loggers.background import Loggers
+from rl.loggers.base import RunInfo
+from rl.report.plots import draw_curves, save_plots
+from rl.report.run import before_and_after, write_report
+from rl.report.style import style
+from rl.report.summary import MAIN_METRICS
+from rl.report.words import LABELS
+from rl.storage.jsonl import read_jsonl
 from tests.pages import Page, evaluation
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ import torch
 from recipes.sample import SampleConfig, read_questions
 from rl.blueprint import blueprint_from
 from rl.errors import UserError
-from rl.policies import SIDES, read_config
+from rl.evaluation.base_and_trained import SIDES, read_config
 from tests.forked import Forked, start
 
 REWARD = "def spread(rollouts):\n    return [sum(r.completion.tokens) % 7 / 7 for r in rollouts]\n"
@@ -56,11 +56,11 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     from transformers import AutoModelForCausalLM
 
     from recipes.sample import question
-    from rl.adapters import load_adapter
     from rl.engines.base import SamplingParams
-    from rl.export import find_weights, is_adapter
-    from rl.policies import load_policies
-    from rl.run import open_renderer
+    from rl.evaluation.base_and_trained import load_policies
+    from rl.models.adapters import load_adapter
+    from rl.models.export import find_weights, is_adapter
+    from rl.models.loading import open_renderer
 
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(folder)

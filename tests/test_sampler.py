@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl import signals
-from rl.engines import decode, sampler
 from rl.engines.base import SamplingParams
-from rl.engines.decode import ModelDecoder, cache_bytes, decoder_for, prefill
-from rl.engines.decode_llama import LlamaDecoder, decodes
-from rl.engines.sampler import draw, sample
+from rl.engines.local.decode import ModelDecoder, cache_bytes, decoder_for, prefill
+from rl.engines.local.decode_llama import LlamaDecoder, decodes
+from rl.engines.local.engine import decode, sampler
+from rl.engines.local.sampler import draw, sample
 from tests.conftest import ARCHITECTURES, ROOT
 
 UNLIMITED = 1e12

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl.statistics import (
+from rl.evaluation.statistics import (
     estimate,
     estimate_change,
     estimate_share,

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from recipes.overrides import grid_size, parse_override, with_quotes
 from recipes.sweep import installable, missing_plugin
-from rl.jsonl import read_jsonl
+from rl.storage.jsonl import read_jsonl
 from tests.conftest import rl_basic
 from tests.forked import start
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from rl.errors import UserError
-from rl.jsonl import write_row
-from rl.labels import LABELS
-from rl.plot_style import style
-from rl.sweep import Job, is_sweep, lines, natural, read_job, read_sweep, varied
-from rl.sweep_plots import draw_sweep
-from rl.sweep_report import write_sweep_report
+from rl.report.style import style
+from rl.report.sweep import Job, is_sweep, lines, natural, read_job, read_sweep, varied
+from rl.report.sweep_page import write_sweep_report
+from rl.report.sweep_plots import draw_sweep
+from rl.report.words import LABELS
+from rl.storage.jsonl import write_row
 from tests.pages import Page, evaluation
 
 NAN = math.nan

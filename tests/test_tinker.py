@@ -137,7 +137,8 @@ def test_the_loop_learns_from_a_policy_two_updates_old(tmp_path):
 LAGGED = """
 from concurrent.futures import Future
 from dataclasses import dataclass
-from rl.engines.local import LocalEngine, LocalEngineConfig
+from rl.engines.local.engine import LocalEngine
+from rl.engines.local.config import LocalEngineConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LocalEngineConfig):

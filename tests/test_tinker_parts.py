@@ -14,22 +14,24 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rl.engines.tinker.engine import TinkerEngine, positions
+from rl.engines.tinker.sampling import AskedGroups, Ledger
 
 from recipes.check_engine import faults
 from rl import signals
 from rl.collecting import collect
-from rl.engines import tinker_calls
 from rl.engines.base import OptimizerConfig, Remote, SamplingConfig, SamplingParams
 from rl.engines.conformance import Conformance
-from rl.engines.tinker import TinkerEngineConfig
-from rl.engines.tinker_engine import TinkerEngine, positions
-from rl.engines.tinker_rows import datum, has_signal, loss_name, row_logprobs
-from rl.engines.tinker_sampling import AskedGroups, Ledger
-from rl.engines.tinker_service import Service, saved
+from rl.engines.prices import Prices, Tokens, batch_tokens, published_prices
+from rl.engines.tinker import calls as tinker_calls
+from rl.engines.tinker.config import TinkerEngineConfig
+from rl.engines.tinker.rows import datum, has_signal, loss_name, row_logprobs
+from rl.engines.tinker.service import Service, saved
 from rl.errors import Stopped, UserError
-from rl.losses import GRPO, DrGRPO, FlashReinforce
+from rl.losses.dr_grpo import DrGRPO
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
 from rl.metrics import lag_metrics
-from rl.prices import Prices, Tokens, batch_tokens, published_prices
 from rl.rollouts import Completion, Parsed, Problem, TrainingRow
 from tests.tinker_server.record import RECORDING
 from tests.tinker_server.replay import Replay

@@ -80,8 +80,8 @@ def check_engine(folder: Path, url: str, *arguments: str) -> subprocess.Complete
 def test_a_step_there_is_the_step_here(loss, proxied, tmp_path, monkeypatch):
     """Cosine at least 0.9999, norm within 1e-3, log-probabilities within 1e-4, the gate's verdicts the same."""
     from rl.blueprint import blueprint_from
-    from rl.engines.conformance import compare
-    from rl.problems import load
+    from rl.data.problems import load
+    from rl.engines.tinker.conformance import compare
 
     for name, value in environment(proxied.url).items():
         monkeypatch.setenv(name, value)
@@ -188,8 +188,8 @@ SCORE = """
 import json, sys
 from pathlib import Path
 import tinker, torch
-from rl.adapters import load_adapter
-from rl.engines.tinker_calls import finished
+from rl.models.adapters import load_adapter
+from rl.engines.tinker.calls import finished
 run = Path(sys.argv[1])
 saved = json.loads((run / "checkpoints" / "step-000008" / "tinker.json").read_text())
 ids = list(range(300, 340))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl.errors import UserError
-from rl.tiny import IM_END, TinyConfig, make_model, make_tokenizer, sums_row, teach
+from rl.tiny.build import IM_END, TinyConfig, make_model, make_tokenizer, sums_row, teach
 from tests.conftest import ROOT, run_recipe
 
 TINY = ROOT / "assets/tiny"
@@ -106,7 +106,7 @@ def test_chat_template_byte_for_byte(tokenizer):
 
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_before_rl_long_answers_are_cut_at_64_tokens_and_short_ones_are_right(model, tokenizer, language):
-    from rl.tiny_card import measure
+    from rl.tiny.card import measure
 
     answers = measure(model, tokenizer, config(held_out=128), language)
     short = [answer for answer in answers if answer.length <= 64]

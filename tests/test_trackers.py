@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from rl.loggers import Loggers, RunInfo, TensorBoard
+from rl.loggers.background import Loggers
+from rl.loggers.base import RunInfo
+from rl.loggers.tensorboard import TensorBoard
 
 ROOT = Path(__file__).parents[1]
 SIX = ("reward_total", "reward_correct", "reward_format", "frac_all_good", "entropy", "learning_rate")
@@ -45,7 +47,9 @@ def test_tensorboard_holds_every_step_once_after_a_resume(tmp_path: Path) -> Non
 WANDB_RUN = """
 import logging, sys, time
 from pathlib import Path
-from rl.loggers import Loggers, RunInfo, WandB
+from rl.loggers.background import Loggers
+from rl.loggers.base import RunInfo
+from rl.loggers.wandb import WandB
 from tests.test_trackers import metrics, samples
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)

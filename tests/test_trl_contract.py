@@ -14,7 +14,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler, pad, shuffle_sequence_dict, split_tensor_dict
 
-from rl.engines.trl_trainer import PolicyTrainer
+from rl.engines.trl.trainer import PolicyTrainer
 
 SENTENCE = "TRL {version}: {what}; engine=trl relies on it: see 'Lifting the pin of TRL' in CONTRIBUTING.md"
 

@@ -21,11 +21,11 @@ from peft import LoraConfig, get_peft_model
 from trl.generation.vllm_generation import VLLMGeneration
 
 from rl.engines.base import SamplingParams
-from rl.engines.trl import TrlEngineConfig, launch_command
-from rl.engines.trl_engine import require_our_optimizer
-from rl.engines.trl_vllm import complete, merged_parameters, require_server
+from rl.engines.trl.config import TrlEngineConfig, launch_command
+from rl.engines.trl.engine import require_our_optimizer
+from rl.engines.trl.vllm import complete, merged_parameters, require_server
 from rl.errors import UserError
-from rl.jsonl import read_jsonl
+from rl.storage.jsonl import read_jsonl
 from tests.conftest import ROOT, rl_basic
 from tests.forked import start
 
@@ -328,9 +328,9 @@ def test_the_embedded_task_is_learnt(loss, tmp_path):
 def sample_from_shards(rank: int, port: int, model, lora: bool, prompts, found) -> None:
     from torch.distributed.fsdp import fully_shard
 
-    from rl.engines import decode
-    from rl.engines.sampler import sample
-    from rl.engines.trl_trainer import _unsharded, without_wrapper
+    from rl.engines.local.engine import decode
+    from rl.engines.local.sampler import sample
+    from rl.engines.trl.trainer import _unsharded, without_wrapper
 
     decode.decodes = lambda model: False  # as on a GPU, where FSDP is
 
@@ -357,7 +357,7 @@ def sample_from_shards(rank: int, port: int, model, lora: bool, prompts, found) 
 @pytest.mark.parametrize("lora", [False, True])
 def test_fsdp2_shards_are_whole_while_sampling(lora, tiny_random_model):
     """Two processes with different numbers of prompts, tokens and forward passes; no GPU, so by FSDP2's own call."""
-    from rl.engines.sampler import sample
+    from rl.engines.local.sampler import sample
     from tests.test_trl import free_port
 
     model = tiny_random_model()[0].eval()

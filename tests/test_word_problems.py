@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rewards.grading.extract import boxed_answer
 from rewards.thinking_language import script_share
 from rl.errors import UserError
-from rl.word_kinds import KINDS
-from rl.word_problems import LANGUAGES, LARGEST, WordProblem, draw, generate, solution
+from rl.tiny.word_kinds import KINDS
+from rl.tiny.word_problems import LANGUAGES, LARGEST, WordProblem, draw, generate, solution
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 EQUATION = re.compile(r"(\d+)([-+×÷])(\d+)=(\d+)")

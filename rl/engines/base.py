@@ -1,23 +1,20 @@
-"""The engine protocol: everything that holds weights, samples from them and updates them.
+"""What an engine is: a sampler and a learner of one policy. Imports nothing heavy.
 
-Importing this module costs nothing: configs live here, weights behind `EngineConfig.open`.
+The config of an engine, `EngineConfig`, is in rl/blueprint.py: it is the part that a blueprint holds.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from rl.errors import UserError
-from rl.losses import PolicyLoss
+from rl.losses.base import PolicyLoss
 from rl.rollouts import Completion, TrainingRow
-
-if TYPE_CHECKING:
-    from rl.blueprint import Blueprint
-    from rl.train import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +118,7 @@ class UpdateStats:
     """One optimiser update over N rows, measured while it ran (before the step).
 
     loss: the SUM surrogate. grad_norm: before clipping; 0 without a step. stepped: whether the weights moved.
-    sequence_kl, admitted: [N], in the order of the rows. ratio_*: over all completion tokens.
+    sequence_kl, admitted: [N], in the order of the rows. ratio_*: over all completion tokens. metrics: the loss's own.
     """
 
     loss: float
@@ -132,18 +129,43 @@ class UpdateStats:
     ratio_mean: float
     ratio_max: float
     ratio_min: float
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
-# Told of completions of the p-th prompt as soon as they are whole, while others of their batch are not.
+# Called with finished completions of the p-th prompt while others are still being sampled; a sampler may never call it.
 Arrived = Callable[[int, Sequence[Completion]], None]
 
 
-class Policy(Protocol):
-    """Weights that can be sampled and saved: what an engine is, however it is updated."""
+class PendingCompletions(Protocol):
+    """Completions that were requested and have not been waited for."""
+
+    def result(self) -> list[list[Completion]]:
+        """[P][n] completions of P prompts; an empty group for a prompt whose completions could not be had."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Completions [P][n] that need no waiting."""
+
+    completions: list[list[Completion]]
+
+    def result(self) -> list[list[Completion]]:
+        return self.completions
+
+
+class Sampler(ABC):
+    """Draws completions from the published weights.
+
+    max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: it
+    shares the learner's weights and never lags.
+    """
+
+    max_lag: int | None = None
 
     def publish(self) -> None:
-        """Makes the sampler use the learner's current weights."""
+        """Makes the learner's current weights the ones that are sampled. Nothing to do where they are shared."""
 
+    @abstractmethod
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
@@ -151,46 +173,7 @@ class Policy(Protocol):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
-        """[P][n] completions of P prompts. `arrived` is told of those that are whole before the others; of any, of none."""
-
-    def save(self, path: Path) -> None:
-        """Writes weights and optimiser state into an existing empty folder, for `load`."""
-
-    def load(self, path: Path) -> None:
-        """Restores what `save` wrote."""
-
-    def export(self, path: Path) -> None:
-        """Writes a PEFT adapter or a full model that transformers and peft load."""
-
-    def close(self) -> None:
-        """Frees the weights."""
-
-
-class Engine(Policy, Protocol):
-    """A policy that is updated from outside, batch by batch."""
-
-    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        """[N][T] log-probabilities of the completions under the learner's weights, at the training temperature."""
-
-    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
-        """Forward, backward and ONE optimiser step over all rows; none when every coefficient is 0."""
-
-
-class Asked(Protocol):
-    """Completions that were asked for and are not yet waited for."""
-
-    def result(self) -> list[list[Completion]]:
-        """[P][n] completions of P prompts; a prompt whose completions could not be had has none."""
-
-
-@runtime_checkable
-class Remote(Engine, Protocol):
-    """An engine whose weights lie elsewhere: it can be asked ahead, may lose a group, and has numbers of its own.
-
-    max_lag: how many updates old the policy that samples may be; 0: none.
-    """
-
-    max_lag: int
+        """[P][n] completions of P prompts."""
 
     def submit(
         self,
@@ -198,28 +181,85 @@ class Remote(Engine, Protocol):
         n: int,
         params: SamplingParams,
         arrived: Arrived | None = None,
-    ) -> Asked:
-        """What `sample` does, from the learner's weights as they are now, without waiting for it."""
-
-    def recall(self, metrics: Mapping[str, Any]) -> None:
-        """Told, after `load`, of the last metrics that the run had logged: what was paid since the checkpoint is paid."""
+    ) -> PendingCompletions:
+        """Requests what `sample` returns. A sampler that runs elsewhere returns at once."""
+        return Finished(self.sample(prompts, n, params, arrived))
 
     def metrics(self) -> dict[str, float]:
-        """What the engine counted since it was asked last; see rl/metrics.py."""
+        """Counters of its own since the last call; see rl/metrics.py. Empty for a sampler in this process."""
+        return {}
+
+    def recall(self, metrics: Mapping[str, Any]) -> None:
+        """Restores counters from the last metrics that the run logged: spending after the checkpoint still counts."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
 
 
-@runtime_checkable
-class Driver(Policy, Protocol):
-    """A policy with a training loop of its own, which makes the updates itself."""
+class Weights(ABC):
+    """Weights that can be stored and restored."""
 
-    def drive(self, run: Run) -> None:
-        """All steps not yet done: `rl.train.prepare` before each one's updates, `rl.train.conclude` after them."""
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Writes weights and optimiser state into an existing empty folder, for `load`."""
+
+    @abstractmethod
+    def load(self, path: Path) -> None:
+        """Restores what `save` wrote. Raises UserError when it belongs to another model."""
+
+    @abstractmethod
+    def export(self, path: Path) -> None:
+        """Writes a PEFT adapter or a full model that transformers and peft load."""
+
+    def close(self) -> None:
+        """Frees the weights."""
 
 
-class EngineConfig(Protocol):
-    """The light half of an engine: built with the blueprint, opened when the run starts."""
+class Learner(Weights):
+    """Updates the weights, batch by batch, when the training loop asks for it."""
 
-    def check(self, blueprint: Blueprint) -> None:
-        """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
+    @abstractmethod
+    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        """[N][T] log-probabilities of the completions under the current weights, at the training temperature."""
 
-    def open(self, blueprint: Blueprint, tokenizer: object) -> Engine | Driver: ...
+    @abstractmethod
+    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
+        """Forward, backward and ONE optimiser step over all rows; none when every coefficient is 0."""
+
+
+class Steps(Protocol):
+    """The steps of a run that are still to do, for an engine that runs the training loop itself.
+
+    total: steps of the whole run. problems: problems in a step's batch. directory: the run directory.
+    """
+
+    total: int
+    problems: int
+    directory: Path
+
+    def prepare(self, step: int) -> list[TrainingRow]:
+        """Collects, scores and weighs the batch of `step`; its N rows."""
+
+    def conclude(self, stats: UpdateStats) -> None:
+        """Logs, checks and saves the prepared step, whose update measured `stats`."""
+
+
+class Driver(Weights):
+    """Weights that are updated by a training loop of their own."""
+
+    @abstractmethod
+    def drive(self, steps: Steps) -> None:
+        """All steps still to do: `prepare` before each one's updates, `conclude` after them."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A sampler and a learner of the same policy, opened for one run."""
+
+    sampler: Sampler
+    learner: Learner | Driver
+
+    def close(self) -> None:
+        """Frees both; one object may be the two."""
+        for part in dict.fromkeys((self.sampler, self.learner)):
+            part.close()

@@ -1,0 +1,222 @@
+"""Data sets: rows become problems, and what cannot be trusted is rejected and counted.
+
+`load` reads every row once to check it and keeps row numbers only; a problem is read again when it is asked for,
+so that memory hardly grows with the rows. Nothing here imports torch, and JSONL needs no `datasets` either.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, overload
+
+from rl.data.checks import LoadReport, SplitReport
+from rl.data.config import DataConfig
+from rl.data.curriculum import EasiestFirst
+from rl.data.reading import RowReader, SourceRows
+from rl.data.sources import Rows, open_local, open_rows
+from rl.errors import UserError
+from rl.rollouts import Message, Problem
+from rl.schema import locate
+
+log = logging.getLogger("tanka")
+
+__all__ = ["DataConfig", "Peek", "ProblemSet", "Problems", "load", "peek"]
+
+
+class Problems(Sequence[Problem]):
+    """Problems that are read when they are asked for: `read(number)` for each of `numbers`."""
+
+    def __init__(self, read: Callable[[int], Problem], numbers: Sequence[int]) -> None:
+        self.read = read
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Problems: ...
+
+    def __getitem__(self, index: int | slice) -> Problem | Problems:
+        if isinstance(index, slice):
+            return Problems(self.read, self.numbers[index])
+        return self.read(self.numbers[index])
+
+
+@dataclass
+class ProblemSet:
+    """A loaded data set: train and test problems, how they are asked, and in which order they come."""
+
+    config: DataConfig
+    train: Problems
+    test: Sequence[Problem]
+    report: LoadReport
+    curriculum: EasiestFirst | None = None
+
+    def messages(self, problem: Problem) -> list[Message]:
+        """The conversation that asks for an answer; see `DataConfig.messages`."""
+        return self.config.messages(problem)
+
+    def order(self, seed: int, epoch: int) -> Sequence[int]:
+        """The indices of the train problems in the order of an epoch: a pure function of (seed, epoch)."""
+        return _permutation(len(self.train), seed, epoch) if self.config.shuffle else range(len(self.train))
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Full batches in an epoch. What is left over is dropped; the next epoch's order leaves others over.
+
+        A set smaller than one batch is one smaller batch, with a warning.
+        """
+        size = len(self.train)
+        if size < batch_size:
+            log.warning(
+                "%s has %d train problems: batches of %d, not %d", self.config.name, size, size, batch_size
+            )
+        return max(1, size // batch_size)
+
+    def batch(self, step: int, batch_size: int, seed: int) -> list[Problem]:
+        """The P = `batch_size` problems of step 0, 1, 2, ...: a pure function of its arguments."""
+        batch_size = min(batch_size, len(self.train))
+        if self.curriculum:
+            return [self.train[i] for i in self.curriculum.batch(step, batch_size, seed)]
+        epoch, index = divmod(step, len(self.train) // batch_size)
+        chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
+        return [self.train[i] for i in chosen]
+
+    def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
+        """Takes out the train problems whose prompt has more than `limit` tokens; the test split stays whole.
+
+        Raises UserError when no train problem is left.
+        """
+        report, numbers = self.report.splits["train"], array("q")
+        for number, problem in zip(self.train.numbers, self.train, strict=True):
+            tokens = count_tokens(problem)
+            if tokens <= limit:
+                numbers.append(number)
+            else:
+                report.reject("prompt_too_long", f"{problem.id}: {tokens} tokens")
+        report.kept = len(numbers)
+        if not numbers:
+            raise UserError(
+                f"data.max_prompt_tokens={limit}: every train prompt of {self.config.name} is longer;"
+                " type a larger number"
+            )
+        self.train = Problems(self.train.read, numbers)
+
+
+class Peek(NamedTuple):
+    """A data set before it is loaded: its first usable problem and number of train rows, where known.
+
+    note: what is still to come, e.g. a download; "" for nothing.
+    """
+
+    problem: Problem | None
+    rows: int | None
+    note: str
+
+
+def load(config: DataConfig, seed: int) -> ProblemSet:
+    """Reads and checks the data set; `seed` is for generated problems only.
+
+    Raises UserError for what is missing or broken, when no train row is usable, and when train rows are in the
+    test split too (by question, by original question, or by the original's number), unless `allow_leak`.
+    """
+    if config.generator:
+        return _generated_set(config, seed)
+    report = LoadReport(config.name, {"train": SplitReport()})
+    test: Sequence[Problem] = []
+    tested: dict[Hashable, str] = {}
+    if test_rows := _open_test(config):
+        reader, numbers = RowReader(config, "test", test_rows), array("q")
+        report.splits["test"] = SplitReport()
+        for number, identities in reader.scan(report.splits["test"], len(test_rows), limit=None):
+            numbers.append(number)
+            tested.update(dict.fromkeys(identities, reader.problem_id(number)))
+        test = Problems(reader, numbers)
+
+    rows = open_rows(config, config.train_split)
+    source = SourceRows(config, config.source.path) if config.source.path else None
+    reader, numbers = RowReader(config, "train", rows, source), array("q")
+    for number, identities in reader.scan(
+        report.splits["train"], config.planned_rows(len(rows)), config.limit
+    ):
+        numbers.append(number)
+        if twin := next((tested[identity] for identity in identities if identity in tested), None):
+            report.leaks[reader.problem_id(number)] = twin
+    _require_usable(config, report, rows.label)
+    return ProblemSet(config, Problems(reader, numbers), test, report)
+
+
+def peek(config: DataConfig) -> Peek:
+    """A quick look for a plan: reads local rows up to the first usable one, and never asks the Hub.
+
+    Raises UserError as `load` does, as far as it reads.
+    """
+    if config.generator:
+        return Peek(
+            _generate(config, "train", 1, seed=0)[0], config.planned_problems(config.train_size or 0), ""
+        )
+    if config.id and not config.path:
+        known = config.planned_problems(config.rows) if config.rows else None
+        return Peek(None, known, f"needs the Hub: {config.id} (without network, type data.path=FILE.jsonl)")
+    rows = open_rows(config, config.train_split)
+    reader, report = RowReader(config, "train", rows), LoadReport(config.name, {"train": SplitReport()})
+    first = next(reader.scan(report.splits["train"], len(rows), limit=1), None)
+    _require_usable(config, report, rows.label)
+    return Peek(reader(first.number) if first else None, config.planned_problems(len(rows)), "")
+
+
+def _open_test(config: DataConfig) -> Rows | None:
+    if config.test_path:
+        return open_local(
+            config, config.test_path, config.test_split or "test", "data.test_path", config.where or {}
+        )
+    is_file = config.path is not None and Path(config.path).expanduser().is_file()
+    return None if is_file or config.test_split is None else open_rows(config, config.test_split)
+
+
+def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:
+    """Raises UserError when there is nothing to train on, or when the test split would measure memory."""
+    train = report.splits["train"]
+    if not train.read:
+        raise UserError(
+            f"data={config.name}: {label} has no rows; expected {config.question} and {config.answer} in each"
+        )
+    if not train.kept:
+        raise UserError(
+            f"data={config.name}: {label} has no usable row ({train.summary()}); answers are read by"
+            f" data.gold={config.gold} (marker: after ####, boxed: in the last \\boxed{{}}, plain: the bare value)"
+        )
+    if report.leaks and not config.allow_leak:
+        leaked, twin = next(iter(report.leaks.items()))
+        raise UserError(
+            f"data={config.name}: {len(report.leaks):,} of {train.kept:,} train rows are in the test split too"
+            f" (first: {leaked} is {twin}); take them out, or type data.allow_leak=true"
+        )
+
+
+def _generated_set(config: DataConfig, seed: int) -> ProblemSet:
+    train = _generate(config, "train", config.planned_problems(config.train_size or 0), seed)
+    test = _generate(config, "test", config.test_size, seed) if config.test_size else []
+    report = LoadReport(config.name)
+    for split, problems in {"train": train, "test": test}.items():
+        report.splits[split] = SplitReport(read=len(problems), kept=len(problems))
+    return ProblemSet(config, Problems(train.__getitem__, range(len(train))), test, report)
+
+
+def _generate(config: DataConfig, split: str, count: int, seed: int) -> list[Problem]:
+    generate = locate(str(config.generator), "data.generator")
+    return generate(split=split, count=count, seed=seed, language=config.language)
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> array[int]:
+    import numpy
+
+    return array("q", numpy.random.default_rng([seed, epoch]).permutation(size).astype(numpy.int64).tobytes())

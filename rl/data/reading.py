@@ -1,0 +1,193 @@
+"""A row becomes a problem, or is rejected with a reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Hashable, Iterator
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from rewards.grading.golds import GoldError, Layout, canonical_gold
+from rl.data.checks import SplitReport, is_refusal, normalized
+from rl.data.config import DataConfig
+from rl.data.sources import Row, Rows, open_local
+from rl.errors import UserError, nearest
+from rl.rollouts import Problem
+
+# Nearly every answer of GSM8K, and already canonical: a million rows are read in half the time.
+_PLAIN_MARKER = re.compile("[^#＃]*#### (0|-?[1-9][0-9]{0,17})")
+
+
+class RowError(Exception):
+    """A row that must not be trained on; `reason` is the key it is counted under."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Usable(NamedTuple):
+    """The number of a usable row, and what it shares with any other row of the same problem."""
+
+    number: int
+    identities: list[Hashable]
+
+
+class SourceRows:
+    """The original rows of a translated data set, found by row number or by the column `config.source.id`."""
+
+    def __init__(self, config: DataConfig, path: str) -> None:
+        self._rows = open_local(config, path, config.train_split, "data.source.path")
+        self._column = config.source.id
+        self._numbers: dict[str, int] = {}
+        if self._column:
+            self._numbers = {str(row.get(self._column)): number for number, row in enumerate(self._rows)}
+
+    def original(self, row: Row, number: int) -> Row:
+        """The original of a translated row; empty when there is none."""
+        if self._column:
+            number = self._numbers.get(str(row.get(self._column)), len(self._rows))
+        return self._rows[number] if number < len(self._rows) else {}
+
+
+class RowReader:
+    """Reads the problems of one split; calling it with a row's number gives that row's problem."""
+
+    def __init__(self, config: DataConfig, split: str, rows: Rows, source: SourceRows | None = None) -> None:
+        self._config = config
+        self._split = split
+        self._rows = rows
+        self._source = source
+
+    def __call__(self, number: int) -> Problem:
+        row = self._rows[number]
+        question, answer, gold, _ = self._trusted(row, number)
+        return Problem(
+            id=self.problem_id(number),
+            question=question,
+            answer=gold,
+            language=self._config.language_of(question),
+            source=self._config.name,
+            steps=_steps(answer) if self._config.gold == "marker" else 0,
+        )
+
+    def problem_id(self, number: int) -> str:
+        return f"{self._split}-{number}"
+
+    def scan(self, report: SplitReport, read: int, limit: int | None) -> Iterator[Usable]:
+        """The usable ones of the first `read` rows, up to `limit` of them; every row is counted in `report`.
+
+        Raises UserError for a row that is not laid out as configured.
+        """
+        seen = set()
+        for number, row in enumerate(itertools.islice(self._rows, read)):
+            report.read += 1
+            try:
+                question, _, _, note = self._trusted(row, number)
+                identities = self._identities(row, number, question)
+                if identities[0] in seen:
+                    raise RowError("duplicate")
+            except RowError as error:
+                report.reject(error.reason, self._example(row, number))
+                continue
+            seen.add(identities[0])
+            if note:
+                report.note(note, self._example(row, number))
+            report.kept += 1
+            yield Usable(number, identities)
+            if report.kept == limit:
+                return
+
+    def _trusted(self, row: Row, number: int) -> tuple[str, str, str, str]:
+        """The row's question, answer field, gold, and what is to be noted about the gold ("" for nothing)."""
+        question = self._text(row, number, "question", self._config.question)
+        answer = self._text(row, number, "answer", self._config.answer)
+        if not any(map(str.isalnum, question)):
+            raise RowError("empty_question")
+        if not _is_unicode(question):
+            raise RowError("broken_text")
+        if is_refusal(question) or is_refusal(answer):
+            raise RowError("refusal")
+        return question, answer, *self._gold(answer, self._original(row, number, "answer"))
+
+    def _gold(self, answer: str, original: str) -> tuple[str, str]:
+        layout = self._config.gold
+        try:
+            expected = _canonical(original, layout) if original else None
+        except GoldError:
+            expected = None
+        try:
+            gold = _canonical(answer, layout)
+        except GoldError as error:
+            if error.reason == "missing_marker" and expected is not None:
+                return expected, "gold_from_source"
+            raise RowError(error.reason) from None
+        return gold, "" if expected in (None, gold) else "gold_differs_from_source"
+
+    def _identities(self, row: Row, number: int, question: str) -> list[Hashable]:
+        identities: list[Hashable] = [hash(normalized(question))]
+        if original := self._original(row, number, "question"):
+            identities.append(hash(normalized(original)))
+        if (column := self._config.source.id) and column in row:
+            identities.append((column, str(row[column])))
+        return identities
+
+    def _original(self, row: Row, number: int, part: str) -> str:
+        """The question or answer that the row translates; "" when it is not known."""
+        column = getattr(self._config.source, part)
+        if column:
+            return str(row.get(column) or "")
+        original = self._source.original(row, number) if self._source else {}
+        return str(original.get(getattr(self._config, part)) or "")
+
+    def _text(self, row: Row, number: int, part: str, column: str) -> str:
+        """The row's question or answer; null reads as empty, and an answer may be a number."""
+        if column not in row:
+            close = nearest(column, row) or ["COLUMN"]
+            raise UserError(
+                f"data.{part}={column}: no such column in {self._at(number)}; it has {', '.join(row)};"
+                f" type data.{part}={close[0]}"
+            )
+        value: Any = row[column]
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, float) and not math.isfinite(value):
+            return ""  # what pandas writes for an empty cell
+        if part == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
+            return format(Decimal(repr(value)), "f")
+        raise UserError(
+            f"data.{part}={column}: {self._at(number)} holds a {type(value).__name__}; expected text"
+        )
+
+    def _at(self, number: int) -> str:
+        return f"{self._rows.label}, {self._rows.place(number)}"
+
+    def _example(self, row: Row, number: int) -> str:
+        question = " ".join(str(row.get(self._config.question) or "").split())
+        shown = question if len(question) <= 60 else f"{question[:59]}…"
+        return f"{self._rows.place(number)}: {shown or '(empty)'}"
+
+
+def _canonical(answer: str, layout: Layout) -> str:
+    if layout == "marker" and (plain := _PLAIN_MARKER.fullmatch(answer)):
+        return plain[1]
+    return canonical_gold(answer, layout)
+
+
+def _steps(solution: str) -> int:
+    """Steps of a GSM8K solution: it has one a line, before the line of the marker."""
+    lines = solution.replace("＃", "#").partition("####")[0].splitlines()
+    return sum(map(bool, map(str.strip, lines)))
+
+
+def _is_unicode(text: str) -> bool:
+    """False for lone surrogates, which JSON can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

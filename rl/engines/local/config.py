@@ -1,0 +1,52 @@
+"""The choices of `engine=local`, and what they need of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rl.blueprint import Blueprint, EngineConfig
+from rl.engines.base import Engine
+from rl.engines.launch import require_one_process
+from rl.engines.local.memory import StepSizes, shape_of, step_memory
+from rl.engines.local.options import LocalOptions
+from rl.models.device import default_kv_gb, resolve_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalEngineConfig(LocalOptions, EngineConfig):
+    """See LocalOptions for the choices."""
+
+    resumable: ClassVar[frozenset[str]] = frozenset(
+        ("microbatch_tokens", "max_kv_gb", "gradient_checkpointing", "compile")
+    )
+
+    def check(self, blueprint: Blueprint) -> None:
+        require_one_process(
+            "engine=local", "type engine=trl for one run on all of them, or start it with python -m"
+        )
+        if blueprint.device not in ("auto", "cpu"):
+            resolve_device(blueprint.device)
+
+    def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
+        from rl.engines.local.engine import open_engine
+
+        return open_engine(self, blueprint, tokenizer)
+
+    def forward_passes(self, blueprint: Blueprint) -> int:
+        return super().forward_passes(blueprint) + self.checkpoints(
+            resolve_device(blueprint.device) == "cuda"
+        )
+
+    def step_memory(self, blueprint: Blueprint, prompt_tokens: int) -> dict[str, float]:
+        import torch
+
+        device = torch.device(resolve_device(blueprint.device))
+        on_gpu = device.type == "cuda"
+        sizes = StepSizes(
+            microbatch_tokens=self.microbatch(on_gpu),
+            max_kv_bytes=(self.max_kv_gb or default_kv_gb(device)) * 2**30,
+            checkpoints=self.checkpoints(on_gpu),
+            on_gpu=on_gpu,
+        )
+        return step_memory(blueprint, shape_of(blueprint.model), prompt_tokens, sizes)

@@ -1,0 +1,85 @@
+"""`engine=local`: sampler and learner share one model in this process, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from rl import signals
+from rl.blueprint import Blueprint
+from rl.engines.base import Arrived, Engine, Sampler, SamplingParams
+from rl.engines.local.learner import LocalLearner
+from rl.engines.local.logprobs import autocast
+from rl.engines.local.options import LocalOptions
+from rl.engines.local.sampler import sample
+from rl.models.compatibility import require_context, require_vocabulary
+from rl.models.config import ModelConfig
+from rl.models.device import default_kv_gb, memory_errors, resolve_device
+from rl.models.loading import add_lora, read_model
+from rl.rollouts import Completion
+
+
+def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> Engine:
+    """The model, loaded once, as a sampler and a learner."""
+    device = torch.device(resolve_device(blueprint.device))
+    model, adapter = load_model(blueprint.model, options, device, seed=blueprint.seed)
+    require_vocabulary(model, tokenizer, blueprint.model.source)
+    # Every forward pass is a place where a signal may end the step; the sampler asks for itself at each token.
+    model.base_model.register_forward_pre_hook(lambda *_: signals.check())
+    microbatch = options.microbatch(on_gpu=device.type == "cuda")
+    learner = LocalLearner(model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer)
+    kv_gb = options.max_kv_gb or default_kv_gb(device)
+    return Engine(LocalSampler(model, kv_gb, options.compile), learner)
+
+
+class LocalSampler(Sampler):
+    """Samples from the learner's own weights. kv_gb: GiB for keys and values; compiled: through torch.compile."""
+
+    def __init__(self, model: PreTrainedModel, kv_gb: float, compiled: bool) -> None:
+        self.model, self.kv_gb, self.compiled = model, kv_gb, compiled
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
+    ) -> list[list[Completion]]:
+        """See `Sampler`. On a CPU `arrived` is not called: graders would take its cores from the sampler."""
+        require_context(self.model, prompts, params.max_tokens)
+        self.model.eval()  # no dropout: log-probabilities must be those of the distribution that is drawn from
+        device = self.model.device
+        with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device):
+            return sample(
+                self.model,
+                prompts,
+                n,
+                params,
+                self.kv_gb * 2**30,
+                compiled=self.compiled,
+                arrived=None if device.type == "cpu" else arrived,
+            )
+
+    def close(self) -> None:
+        del self.model
+
+
+def load_model(
+    spec: ModelConfig, options: LocalOptions, device: torch.device, seed: int
+) -> tuple[PreTrainedModel, Any]:
+    """The causal model on `device`, and the PEFT wrapper around it (None for full fine-tuning).
+
+    Raises UserError when the checkpoint cannot be had: it names the Hub id and the way out.
+    """
+    on_gpu = device.type == "cuda"
+    model: Any = read_model(spec, options.attn_implementation, on_gpu)
+    model.to(device)
+    checkpointing = options.checkpoints(on_gpu)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if spec.lora is None:
+        return model, None
+    return add_lora(model, spec.lora, checkpointing, seed)

@@ -1,0 +1,259 @@
+"""The learner: log-probabilities of completion tokens only, one optimiser step over micro-batches of rows."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rl.engines.base import Learner, OptimizerConfig, UpdateStats
+from rl.engines.local.logprobs import TokenLogprobs, autocast
+from rl.engines.local.packing import (
+    Layout,
+    gather,
+    microbatches,
+    packed_implementation,
+    packed_layout,
+    packed_rows,
+    padded_layout,
+    to_device,
+)
+from rl.errors import UserError
+from rl.losses.base import PolicyLoss
+from rl.models.adapters import write_base
+from rl.models.device import memory_errors
+from rl.rollouts import TrainingRow
+
+log = logging.getLogger("tanka")
+
+# Logits are made for this many values at a time; when that takes several turns, the backward pass makes them again.
+LOGITS_AT_ONCE = 2**26
+
+
+@dataclass
+class _Sums:
+    """What the micro-batches of one update add up to, one tensor each: see UpdateStats. order: the rows as they came."""
+
+    order: list[int] = field(default_factory=list)
+    loss: list[Tensor] = field(default_factory=list)
+    sequence_kl: list[Tensor] = field(default_factory=list)
+    admitted: list[Tensor] = field(default_factory=list)
+    log_ratio: list[Tensor] = field(default_factory=list)
+    coefficients: list[Tensor] = field(default_factory=list)
+
+    def in_order(self, values: list[Tensor]) -> list:
+        """[N] Python values in the order of the update's rows."""
+        by_row = dict(zip(self.order, torch.cat(values).tolist(), strict=True))
+        return [by_row[i] for i in range(len(by_row))]
+
+
+class LocalLearner(Learner):
+    """Trains `model` (a causal model, with or without a PEFT adapter inside) at one sampling temperature.
+
+    adapter: the PEFT wrapper around the model, which saves the adapter alone; None where all weights are trained.
+    tokenizer: saved beside the weights; None for a learner that saves none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimizer: OptimizerConfig,
+        temperature: float,
+        microbatch_tokens: int,
+        adapter: Any = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.model, self.adapter, self.tokenizer = model, adapter, tokenizer
+        self.temperature = temperature
+        self.microbatch_tokens = microbatch_tokens
+        self.halved = False
+        with autocast(model.device):
+            self.packed_implementation = packed_implementation(model)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.max_grad_norm = optimizer.max_grad_norm
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+
+    def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        """[N][T] log-probabilities (nats, float32) of the completion tokens, in the order of the rows."""
+        self.model.eval()
+        result: list[list[float]] = [[] for _ in rows]
+        with torch.no_grad(), self._attention():
+            for indices in microbatches(rows, self.microbatch_tokens, self.packs):
+                layout = self._layout([rows[i] for i in indices])
+                for i, values in zip(indices, layout.by_row(self._forward(layout)).tolist(), strict=True):
+                    result[i] = values[: len(rows[i].completion_tokens)]
+        return result
+
+    def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
+        """One optimiser step; none when every coefficient is 0 or the gradient is not finite.
+
+        Adam's momentum and decay would move the weights even for a zero gradient, so a batch without signal takes no
+        step at all.
+        """
+        self.model.train()
+        with memory_errors(f"engine.microbatch_tokens={self.microbatch_tokens // 2}"):
+            sums = self._backward_or_halve(rows, loss)
+        admitted = sums.in_order(sums.admitted)
+        total = float(torch.stack(sums.loss).sum())
+        grad_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
+        has_signal = any(any(row.coefficients) and ok for row, ok in zip(rows, admitted, strict=True))
+        stepped = has_signal and math.isfinite(total) and math.isfinite(grad_norm)
+        if stepped:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
+        log_ratio = torch.cat(sums.log_ratio)
+        ratio = log_ratio.exp()
+        return UpdateStats(
+            loss=total,
+            grad_norm=grad_norm,
+            stepped=stepped,
+            sequence_kl=sums.in_order(sums.sequence_kl),
+            admitted=admitted,
+            ratio_mean=ratio.mean().item(),
+            ratio_max=ratio.max().item(),
+            ratio_min=ratio.min().item(),
+            metrics=loss.metrics(log_ratio, torch.cat(sums.coefficients)),
+        )
+
+    def _backward_or_halve(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
+        """`_backward`; the first time that the memory does not suffice, once more in micro-batches of half the size."""
+        try:
+            return self._backward(rows, loss)
+        except torch.OutOfMemoryError:
+            if self.halved:
+                raise
+        self.halved = True
+        self.microbatch_tokens //= 2
+        log.warning(
+            "out of memory: micro-batches are halved; next time type engine.microbatch_tokens=%d",
+            self.microbatch_tokens,
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        return self._backward(rows, loss)
+
+    def _backward(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
+        """The gradient of the whole batch, micro-batch after micro-batch, and what they say about it.
+
+        A row whose coefficients are all 0, as in a group of equal rewards, has no gradient: it is only scored.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = _Sums()
+        with self._attention():
+            for teaches in (True, False):
+                chosen = [i for i, row in enumerate(rows) if any(row.coefficients) == teaches]
+                with torch.set_grad_enabled(teaches):
+                    for batch in microbatches([rows[i] for i in chosen], self.microbatch_tokens, self.packs):
+                        self._microbatch(rows, [chosen[j] for j in batch], loss, sums)
+        return sums
+
+    def _microbatch(
+        self, rows: Sequence[TrainingRow], indices: list[int], loss: PolicyLoss, sums: _Sums
+    ) -> None:
+        """Adds one micro-batch to the gradient, where gradients are on, and to `sums`."""
+        batch = [rows[i] for i in indices]
+        layout = self._layout(batch)
+        current = self._forward(layout)
+        given = [
+            [value for row in batch for value in row.behavior_logprobs],
+            [value for row in batch for value in row.coefficients],
+        ]
+        behavior, coefficients = to_device(torch.tensor(given), current.device)
+        mask = torch.ones_like(layout.targets, dtype=torch.bool)
+        surrogate = loss.surrogate(*map(layout.by_row, (current, behavior, coefficients, mask)))
+        if torch.is_grad_enabled():
+            surrogate.loss.backward()
+        sums.order += indices
+        sums.loss.append(surrogate.loss.detach())
+        sums.sequence_kl.append(surrogate.sequence_kl)
+        sums.admitted.append(surrogate.admitted)
+        sums.log_ratio.append(surrogate.log_ratio.flatten()[layout.cells])
+        sums.coefficients.append(coefficients)
+
+    @property
+    def packs(self) -> bool:
+        """Whether prompts are shared and padding is left out; see rl/engines/local/packing.py."""
+        return self.packed_implementation is not None
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """What `_layout` needs around the forward pass, and the backward pass, in which checkpointed layers run again."""
+        return packed_rows(self.model) if self.packs else nullcontext()
+
+    def _layout(self, rows: Sequence[TrainingRow]) -> Layout:
+        if self.packed_implementation is None:
+            return padded_layout(rows, self.model.device)
+        return packed_layout(rows, self.model.device, self.packed_implementation)
+
+    def _forward(self, layout: Layout) -> Tensor:
+        """[C] log-probabilities of the completion tokens."""
+        with autocast(self.model.device):
+            hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
+            return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
+
+    def _token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """[K] log-probabilities of `targets` [K] from `hidden` [K, H], through the head in pieces."""
+        piece = max(1, LOGITS_AT_ONCE // self.model.config.get_text_config().vocab_size)
+        if len(hidden) <= piece:
+            return self._head(hidden, targets)
+        pieces = zip(hidden.split(piece), targets.split(piece), strict=True)
+        return torch.cat([checkpoint(self._head, h, t, use_reentrant=False) for h, t in pieces])
+
+    def _head(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = self.model.get_output_embeddings()(hidden).float()
+        softcap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
+        if softcap:
+            logits = softcap * torch.tanh(logits / softcap)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        return TokenLogprobs.apply(logits, targets)
+
+    def save(self, path: Path) -> None:
+        with (path / "state.pt").open("wb") as file:  # a file of Python's says why when the disk is full
+            torch.save({"weights": self._trained(), "optimizer": self.optimizer.state_dict()}, file)
+        self.export(path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path / "state.pt", map_location=self.model.device, weights_only=True)
+        trained = self._trained()
+        if {k: v.shape for k, v in state["weights"].items()} != {k: v.shape for k, v in trained.items()}:
+            raise UserError(
+                f"{path}: holds other weights than this model's; resume with the model it was trained from"
+            )
+        with torch.no_grad():
+            for name, parameter in trained.items():
+                parameter.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def export(self, path: Path) -> None:
+        (self.adapter or self.model).save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+        if self.adapter:
+            write_base(path, self.model)
+
+    def close(self) -> None:
+        on_gpu = self.model.device.type == "cuda"
+        del self.model, self.adapter, self.optimizer, self.parameters
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+
+    def _trained(self) -> dict[str, Tensor]:
+        """The parameters under training, by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}

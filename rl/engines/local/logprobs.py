@@ -1,0 +1,33 @@
+"""Log-probabilities of tokens, and the precision in which sampler and learner compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """[K] log-probabilities of `targets` [K] under `logits` [K, V].
+
+    d log p_t / d logits = onehot_t - p. Autograd would fill two more tensors of [K, V] on the way to it; here it takes
+    the place of what the forward pass kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        logprobs = logits.log_softmax(-1)
+        ctx.save_for_backward(logprobs, targets[:, None])
+        return logprobs.gather(-1, targets[:, None]).squeeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        logprobs, targets = ctx.saved_tensors
+        scale = gradient[:, None]
+        return logprobs.exp_().mul_(-scale).scatter_add_(-1, targets, scale), None
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 matrix products on a GPU; sampler and learner both compute inside it, so that their ratio is 1."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

@@ -1,0 +1,157 @@
+"""What a step of `engine=local` keeps in memory, part by part, from the shape of the model alone: an estimate.
+
+Held all the time: weights, adapters, gradients, AdamW's two moments. On top of them, by turns: the sampler's
+key-value cache and logits, or the learner's activations and logits. Not counted: what Python, the libraries and a CUDA
+context take (about 1 GiB), and what the allocator loses to fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rl.blueprint import Blueprint
+from rl.models.config import LoraConfig, ModelConfig
+from rl.models.loading import checkpoint_errors
+
+HELD = ("weights", "adapters", "gradients", "optimizer")
+SAMPLING = ("kv_cache", "sampling_logits")
+TRAINING = ("activations", "training_logits")
+
+LOGITS_COPIES = 3  # the head's output, what it is normalized to, and one more on the way back
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder-only transformer with gated feed-forward layers (Llama, Qwen)."""
+
+    parameters: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of each of a layer's projections, by the name that LoRA's target_modules use."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "q_proj": (hidden, queries),
+            "k_proj": (hidden, keys),
+            "v_proj": (hidden, keys),
+            "o_proj": (queries, hidden),
+            "gate_proj": (hidden, inner),
+            "up_proj": (hidden, inner),
+            "down_proj": (inner, hidden),
+        }
+
+    @property
+    def saved_values(self) -> int:
+        """Values that one token of one layer keeps for the backward pass.
+
+        6 of the hidden size for two RMSNorms (input, normalized, scaled), 4 of the inner size for the gated layer, 4 of
+        queries and of keys for attention, two of them for Qwen3's norms. Counted with autograd's saved-tensor hooks.
+        """
+        attention = (self.heads + self.kv_heads) * self.head_dim
+        return 6 * self.hidden_size + 4 * self.intermediate_size + 4 * attention
+
+    def adapter_parameters(self, lora: LoraConfig) -> int:
+        """rank x (inputs + outputs) of each adapted projection."""
+        wanted = lora.target_modules
+        sizes = [sum(size) for name, size in self.linears.items() if wanted == "all-linear" or name in wanted]
+        return self.layers * lora.rank * sum(sizes)
+
+
+def shape_of(model: ModelConfig) -> ModelShape:
+    """From the catalogue's facts; of a model outside it, from its config.json."""
+    names = {field.name for field in fields(ModelShape)}
+    if names <= model.facts.keys():
+        return ModelShape(**{name: model.facts[name] for name in names})
+    config = text_config(model)
+    sizes = {
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+    }
+    layer = sum(inputs * outputs for inputs, outputs in ModelShape(0, **sizes).linears.values())
+    tables = 1 if config.tie_word_embeddings else 2
+    parameters = config.num_hidden_layers * layer + tables * config.vocab_size * config.hidden_size
+    return ModelShape(parameters, **sizes)
+
+
+def text_config(model: ModelConfig) -> Any:
+    """The checkpoint's config, of its language model where it has several parts. Raises UserError as loading does."""
+    from transformers import AutoConfig
+
+    with checkpoint_errors(model):
+        return AutoConfig.from_pretrained(model.source, revision=model.revision).get_text_config()
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """How a step is cut: tokens in one pass of the learner, bytes of the sampler's cache, and where it computes.
+
+    checkpoints: whether activations are computed anew in the backward pass.
+    """
+
+    microbatch_tokens: int
+    max_kv_bytes: float
+    checkpoints: bool
+    on_gpu: bool
+
+
+def step_memory(
+    blueprint: Blueprint, shape: ModelShape, prompt_tokens: int, sizes: StepSizes
+) -> dict[str, float]:
+    """Bytes by part (the names above) of a step whose longest prompt has `prompt_tokens`; `peak` is the most at once."""
+    lora, on_gpu = blueprint.model.lora, sizes.on_gpu
+    half = blueprint.model.dtype == "bfloat16" or (blueprint.model.dtype == "auto" and on_gpu and lora)
+    weight = 2 if half else 4
+    computed = 2 if on_gpu else weight
+    trained = shape.adapter_parameters(lora) if lora else shape.parameters
+    trained_bytes = 4 if lora else weight  # peft keeps adapters in float32
+
+    n, budget = blueprint.group_size, blueprint.budget.first(blueprint.max_tokens)
+    group_tokens = prompt_tokens + n * budget  # completions share their prompt
+    cached_tokens = n * (prompt_tokens + budget) if on_gpu else group_tokens  # each holds a copy there
+    group_kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * cached_tokens * weight
+    groups = min(blueprint.batch_size, max(1, int(sizes.max_kv_bytes // group_kv)))
+    tokens = min(sizes.microbatch_tokens, blueprint.batch_size * group_tokens)
+    sampled = tokens * n * budget / group_tokens
+    saved = shape.layers * shape.saved_values
+    if sizes.checkpoints:
+        saved = shape.layers * shape.hidden_size + shape.saved_values
+    parts = {
+        # Under autocast a float32 weight that is trained has a copy in bfloat16.
+        "weights": shape.parameters * (weight + 2 * (on_gpu and not half and not lora)),
+        "adapters": trained * trained_bytes if lora else 0,
+        "gradients": trained * trained_bytes,
+        "optimizer": 2 * trained * trained_bytes,
+        "kv_cache": groups * group_kv,
+        "sampling_logits": LOGITS_COPIES * groups * n * shape.vocab_size * 4,
+        "activations": tokens * saved * computed,
+        "training_logits": LOGITS_COPIES * min(logits_at_once(), sampled * shape.vocab_size) * 4,
+    }
+    return {**parts, "peak": peak(parts)}
+
+
+def peak(parts: Mapping[str, float]) -> float:
+    """What is held, and the larger of what sampling and what training add to it."""
+    held, sampling, training = (sum(parts[name] for name in part) for part in (HELD, SAMPLING, TRAINING))
+    return held + max(sampling, training)
+
+
+def logits_at_once() -> int:
+    """How many values of logits the learner makes at a time."""
+    from rl.engines.local.learner import LOGITS_AT_ONCE
+
+    return LOGITS_AT_ONCE

@@ -1,0 +1,48 @@
+"""The choices of `engine=local`."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import Literal
+
+from rl.errors import UserError
+from rl.models.compatibility import require_attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1536 elsewhere.
+
+    max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
+    of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
+    compile: the sampler's step goes through torch.compile, which takes minutes once: for a GPU and long runs.
+    """
+
+    microbatch_tokens: int | None = None
+    max_kv_gb: float | None = None
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.microbatch_tokens is not None and self.microbatch_tokens < 1:
+            raise UserError(
+                f"engine.microbatch_tokens={self.microbatch_tokens}: expected a positive integer, or null;"
+                " e.g. engine.microbatch_tokens=4096"
+            )
+        if self.max_kv_gb is not None and not self.max_kv_gb > 0:
+            raise UserError(
+                f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
+            )
+        if self.compile and not (shutil.which("g++") or shutil.which("clang++")):
+            raise UserError("engine.compile=true needs g++ or clang++ installed; else engine.compile=false")
+        require_attention(self.attn_implementation)
+
+    def microbatch(self, on_gpu: bool) -> int:
+        """`microbatch_tokens`, or what suits the device: few tokens stay in a processor's caches, many keep a GPU busy."""
+        return self.microbatch_tokens or (16384 if on_gpu else 1536)
+
+    def checkpoints(self, on_gpu: bool) -> bool:
+        """Whether the learner computes a layer's activations anew in the backward pass."""
+        return on_gpu if self.gradient_checkpointing == "auto" else self.gradient_checkpointing

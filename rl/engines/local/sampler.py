@@ -1,0 +1,228 @@
+"""Sampling from a Hugging Face causal model: one prefill a distinct prompt, finished rows leave the batch.
+
+Each (rollout, position) has its own uniform number, drawn ahead from the seed, and a token is the inverse of the
+distribution's CDF at that number. So the tokens depend on the seed, the weights and the prompt only: not on how rows
+are batched, compacted or chunked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rl import signals
+from rl.engines.base import Arrived, SamplingConfig, SamplingParams
+from rl.engines.local.decode import cache_bytes, decoder_for
+from rl.engines.local.prefill import Prefill, prefill
+from rl.errors import NotFinite
+from rl.rollouts import Completion
+
+# Rows are compacted when this share of them has finished: less often copies too much, more often decodes dead rows.
+COMPACT_AT = 0.25
+# After so many tokens it is looked which rows are left; 1 elsewhere. A GPU stands still while it answers.
+LOOK_EVERY = {"cuda": 16}
+# Keeps the target strictly below the CDF's end in float32, whose rounding could otherwise pick a token of probability 0.
+MAX_UNIFORM = 1 - 1e-6
+
+
+@torch.inference_mode()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    params: SamplingParams,
+    max_kv_bytes: float,
+    skip: int = 0,
+    compiled: bool = False,
+    arrived: Arrived | None = None,
+) -> list[list[Completion]]:
+    """[P][n] completions; as many prompts at once as their cache fits `max_kv_bytes`, longest first.
+
+    `skip` prompts of the same batch come before these and are sampled elsewhere: these get the tokens they would have
+    got among all of them. `compiled`: the decode step goes through torch.compile, which takes minutes at first.
+    `arrived` is told of rows as they leave the batch.
+    """
+    uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
+    drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
+    waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
+    while waiting:
+        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived)
+    completions = drawn.completions(torch.arange(len(prompts) * n))
+    return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
+
+
+def uniforms_of(prompts: int, n: int, max_tokens: int, seed: int) -> Tensor:
+    """[P, n, T] uniform numbers in [0, 1): a prompt's do not depend on how many follow it, a token's not on the budget."""
+    seeds = torch.randint(2**62, (prompts,), generator=torch.Generator().manual_seed(seed)).tolist()
+    drawn = [torch.rand(max_tokens, n, generator=torch.Generator().manual_seed(own)) for own in seeds]
+    return torch.stack(drawn).transpose(1, 2).clamp(max=MAX_UNIFORM)
+
+
+def _sample_batch(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    waiting: list[int],
+    n: int,
+    drawn: Drawn,
+    max_kv_bytes: float,
+    compiled: bool,
+    arrived: Arrived | None,
+) -> None:
+    """Takes prompts from the front of `waiting` while the cache has room for them, and draws their completions."""
+    budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
+
+    def held(prompts: int, rows: int) -> int:
+        return cache_bytes(model, prompts, rows, width, budget, compiled)
+
+    def take(count: int) -> tuple[Prefill, Tensor]:
+        """The next prompts, read, and which rows of the result are theirs."""
+        taken = waiting[:count]
+        del waiting[:count]
+        rows = torch.tensor(taken, device=model.device)[:, None] * n + torch.arange(n, device=model.device)
+        return prefill(model, [prompts[p] for p in taken]), rows.flatten()
+
+    size = max(1, int(max_kv_bytes // held(1, n)))
+    first, rows = take(size)
+    logits = first.logits.repeat_interleave(n, 0)
+    decoder = decoder_for(model, first, n, budget, compiled)
+    age = torch.zeros_like(rows)  # tokens that each row has
+    alive = torch.ones_like(rows, dtype=torch.bool)
+    ends = [budget]  # when the rows that came together have used up their budget, in order
+    look_every = LOOK_EVERY.get(model.device.type, 1)
+
+    for t in itertools.count(1):
+        signals.check()
+        tokens = drawn.draw(logits, rows, age)
+        age = age + 1
+        alive &= ~drawn.is_stop(tokens) & (age < budget)
+        look = t % look_every == 0 or t == ends[0]
+        if look:
+            remaining = int(alive.sum())
+            if not remaining:
+                break
+            if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):
+                keep = alive.nonzero().squeeze(-1)
+                if arrived:
+                    tell(arrived, drawn, rows[~alive], n)
+                decoder.keep(keep)
+                rows, age, alive, tokens = rows[keep], age[keep], alive[keep], tokens[keep]
+            if t == ends[0]:
+                del ends[0]
+        logits = decoder.step(tokens)
+        if look and waiting and decoder.admits:
+            room = int((max_kv_bytes - held(len((rows // n).unique()), len(rows))) // held(1, n))
+            if room >= max(1, COMPACT_AT * size):
+                more, more_rows = take(room)
+                decoder.admit(more)
+                logits = torch.cat((logits, more.logits.repeat_interleave(n, 0)))
+                rows, age = torch.cat((rows, more_rows)), torch.cat((age, torch.zeros_like(more_rows)))
+                alive = torch.cat((alive, torch.ones_like(more_rows, dtype=torch.bool)))
+                ends.append(t + budget)
+
+
+def tell(arrived: Arrived, drawn: Drawn, rows: Tensor, n: int) -> None:
+    """Says which completions the finished rows [B] are, prompt by prompt."""
+    own = zip(rows.tolist(), drawn.completions(rows), strict=True)
+    for p, group in itertools.groupby(own, key=lambda row: row[0] // n):
+        arrived(p, [completion for _, completion in group])
+
+
+class Drawn:
+    """The tokens of all N rows, by position, with what is known of each."""
+
+    def __init__(self, uniforms: Tensor, params: SamplingParams) -> None:
+        """`uniforms`: [N, T], a number for each token that may be drawn."""
+        self.uniforms, self.params = uniforms, params
+        self.tokens = torch.zeros_like(uniforms, dtype=torch.long)
+        self.logprobs = torch.zeros_like(uniforms)
+        self.entropies = torch.zeros_like(uniforms) if params.entropies else None
+        self.stop_ids = torch.tensor(sorted(params.stop_ids), device=uniforms.device)
+
+    def draw(self, logits: Tensor, rows: Tensor, age: Tensor) -> Tensor:
+        """The next token [B] of each of the given rows, at position `age`, from logits [B, V].
+
+        A finished row draws on until it leaves the batch: what it draws lies behind its stop token.
+        """
+        tokens, logprobs, scaled = draw(logits, self.uniforms[rows, age], self.params)
+        self.tokens[rows, age] = tokens
+        self.logprobs[rows, age] = logprobs
+        if self.entropies is not None:
+            self.entropies[rows, age] = entropy(scaled)
+        return tokens
+
+    def is_stop(self, tokens: Tensor) -> Tensor:
+        return torch.isin(tokens, self.stop_ids)
+
+    def completions(self, rows: Tensor) -> list[Completion]:
+        """Each of the given rows up to its first stop token, that token included. Raises NotFinite when a logit was no number."""
+        logprobs = self.logprobs[rows]
+        if not logprobs.isfinite().all():
+            raise NotFinite(
+                "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go"
+                " on from an earlier checkpoint with a smaller learning_rate"
+            )
+        tokens = self.tokens[rows]
+        ends = self.is_stop(tokens)
+        stopped = ends.any(-1)
+        lengths = torch.where(stopped, ends.int().argmax(-1) + 1, ends.shape[1]).tolist()
+        entropies = [None] * len(rows) if self.entropies is None else self.entropies[rows].tolist()
+        fields = zip(tokens.tolist(), logprobs.tolist(), entropies, lengths, stopped.tolist(), strict=True)
+        return [
+            Completion(
+                own[:length],
+                own_logprobs[:length],
+                "stop" if stop else "length",
+                own_entropies and own_entropies[:length],
+            )
+            for own, own_logprobs, own_entropies, length, stop in fields
+        ]
+
+
+def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens [B], their log-probabilities [B] and the logits they were drawn with [B, V], float32, from logits [B, V].
+
+    Temperature 0 takes the most likely token and reports log-probabilities at temperature 1.
+    """
+    logits = logits.float()
+    if params.temperature not in (0, 1):
+        logits = logits / params.temperature
+    logits = truncate(logits, params.support)
+    largest = logits.amax(-1, keepdim=True)
+    # One buffer for exponentials and their running sum, whose last column normalizes both draw and log-probability.
+    cumulative = (logits - largest).exp_().cumsum_(-1)
+    total = cumulative[:, -1:]
+    if params.temperature > 0:
+        # Logits that are not numbers would point behind the vocabulary; `sample` tells them by their log-probability.
+        drawn = torch.searchsorted(cumulative, uniforms[:, None] * total, right=True)
+        drawn = drawn.clamp_(max=logits.shape[-1] - 1)
+    else:
+        drawn = logits.argmax(-1, keepdim=True)
+    logprobs = logits.gather(-1, drawn) - largest - total.log()
+    return drawn.squeeze(-1), logprobs.squeeze(-1), logits
+
+
+def truncate(logits: Tensor, support: SamplingConfig) -> Tensor:
+    """Logits with the tokens outside top-k, top-p and min-p at -inf, in that order, as transformers orders them."""
+    if not support.truncated:
+        return logits
+    from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    no_ids: Any = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device)
+    if support.top_k:
+        logits = TopKLogitsWarper(support.top_k)(no_ids, logits)
+    if support.top_p < 1:
+        logits = TopPLogitsWarper(support.top_p)(no_ids, logits)
+    if support.min_p > 0:
+        logits = MinPLogitsWarper(support.min_p)(no_ids, logits)
+    return logits
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """[B] entropy in nats of the distributions of [B, V] logits; tokens of probability 0 add nothing."""
+    log_distribution = logits.log_softmax(-1)
+    return -(log_distribution.exp() * log_distribution.clamp(min=-1e30)).sum(-1)

@@ -1,0 +1,96 @@
+"""`engine=tinker`: tokens go to a Tinker-compatible service, completions and log-probabilities come back.
+
+The service holds the weights and computes gradients; rewards, advantages, coefficients, the trust region and every
+metric are ours. What it computes is the sum of rl/losses/base.py exactly: see `rl/engines/tinker/rows.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rl.blueprint import Blueprint, EngineConfig
+from rl.data.problems import ProblemSet
+from rl.engines.base import Engine
+from rl.engines.conformance import Conformance
+from rl.engines.prices import Prices, price_date, published_prices
+from rl.engines.tinker.calls import is_hosted, require_access
+from rl.engines.tinker.options import TinkerOptions
+from rl.engines.tinker.rows import loss_name
+from rl.errors import UserError
+
+SERVICE_ALPHA = 32.0  # of every adapter, hosted or SkyRL's
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinkerEngineConfig(TinkerOptions, EngineConfig):
+    """See TinkerOptions for the choices."""
+
+    resumable: ClassVar[frozenset[str]] = frozenset(("max_usd", "prices", "attempts"))
+
+    def check(self, blueprint: Blueprint) -> None:
+        """Also asks for the SDK and the key; nothing is sent."""
+        if blueprint.model.lora is None:
+            raise UserError(
+                "model.lora=null: a Tinker service trains LoRA adapters only; type model.lora.rank=32"
+            )
+        if blueprint.model.lora.dropout:
+            raise UserError(
+                f"model.lora.dropout={blueprint.model.lora.dropout}: a Tinker service has none; type 0"
+            )
+        if blueprint.model.lora.alpha != SERVICE_ALPHA:
+            raise UserError(
+                f"model.lora.alpha={blueprint.model.lora.alpha:g}: a Tinker service's is {SERVICE_ALPHA:g}; type"
+                f" model.lora.alpha={SERVICE_ALPHA:g}"
+            )
+        if blueprint.model.lora.target_modules != "all-linear":
+            raise UserError(
+                f"model.lora.target_modules={blueprint.model.lora.target_modules}: a Tinker service adapts every linear"
+                " layer; type model.lora.target_modules=all-linear"
+            )
+        if blueprint.temperature != 1:
+            raise UserError(
+                f"temperature={blueprint.temperature}: a Tinker service scores at temperature 1, so that training there needs"
+                " temperature=1.0"
+            )
+        if blueprint.sampling.truncated:
+            raise UserError(
+                f"sampling.{blueprint.sampling.truncated}: a Tinker service scores the whole distribution; leave it off"
+            )
+        if blueprint.loss.needs_entropies:
+            raise UserError(
+                "loss.negative_token_fraction: a Tinker service returns no entropies; type loss.negative_token_fraction=1.0"
+            )
+        loss_name(blueprint.loss)
+        if self.max_usd is not None and self.usd_per_million(blueprint) is None:
+            raise UserError(
+                f"engine.max_usd={self.max_usd}: no price of {self.name_of(blueprint)} is known ({price_date()}); give"
+                " engine.prices.prefill, engine.prices.sample and engine.prices.train, or engine.max_usd=null"
+            )
+        require_access()
+
+    def name_of(self, blueprint: Blueprint) -> str:
+        """What the service calls the model."""
+        return self.base_model or blueprint.model.source
+
+    def usd_per_million(self, blueprint: Blueprint) -> Prices | None:
+        """None for a server of one's own whose prices are not given."""
+        return self.prices or (published_prices(self.name_of(blueprint)) if is_hosted() else None)
+
+    def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
+        self.check(blueprint)
+        from rl.engines.tinker.learner import TinkerLearner
+        from rl.engines.tinker.ledger import Ledger
+        from rl.engines.tinker.sampler import TinkerSampler
+        from rl.engines.tinker.service import Service
+
+        service = Service(self.name_of(blueprint))
+        service.require_model()
+        ledger = Ledger(self.usd_per_million(blueprint), self.max_usd)
+        learner = TinkerLearner(self, blueprint, tokenizer, service, ledger)
+        return Engine(TinkerSampler(self, learner, blueprint.loss.passes), learner)
+
+    def compare(self, blueprint: Blueprint, problems: ProblemSet) -> Conformance:
+        from rl.engines.tinker.conformance import compare
+
+        return compare(blueprint, problems)

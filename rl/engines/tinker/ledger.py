@@ -1,0 +1,78 @@
+"""What a run has paid a Tinker service for, and what it still owes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields
+from typing import Any, Protocol
+
+from rl.engines.prices import Prices, Tokens, batch_tokens
+from rl.errors import Stopped
+
+
+class Owing(Protocol):
+    """Completions under way. taken: whether their result was read. unanswered, owed: the most they can still cost,
+    without and with the training on them.
+    """
+
+    taken: bool
+
+    @property
+    def unanswered(self) -> Tokens: ...
+
+    @property
+    def owed(self) -> Tokens: ...
+
+    def wait(self) -> None: ...
+
+
+@dataclass
+class Ledger:
+    """Tokens paid for so far, requests under way, and groups lost since the last step was logged.
+
+    prices: None where they are not known. max_usd: the run stops before it would cost more; None: no limit.
+    """
+
+    prices: Prices | None = None
+    max_usd: float | None = None
+    tokens: Tokens = field(default_factory=Tokens)
+    dropped_groups: int = 0
+    pending: list[Owing] = field(default_factory=list)
+
+    def require_affordable(self, batch: Tokens) -> None:
+        """Raises Stopped unless this batch, and those under way, are within `max_usd` at their longest."""
+        self.pending = [each for each in self.pending if not each.taken]
+        if self.max_usd is None or self.prices is None:
+            return
+        most = sum((each.owed for each in self.pending), self.tokens + batch)
+        if (cost := most.usd(self.prices)) > self.max_usd:
+            raise Stopped(
+                f"engine.max_usd={self.max_usd}: {self.tokens.usd(self.prices):.2g} USD are spent, and the next batch"
+                f" could make it {cost:.2g}; to go on, type a larger engine.max_usd with this run_dir"
+            )
+
+    def committed(self) -> Tokens:
+        """Tokens paid for, and those of requests under way: they will be paid for, and asked for again after a resume."""
+        return sum((each.unanswered for each in self.pending), self.tokens)
+
+    def wait(self) -> None:
+        """Waits until nothing is under way."""
+        for each in self.pending:
+            each.wait()
+
+    def metrics(self) -> dict[str, float]:
+        """`dropped_groups` since the last call, and `cost/*` since the run began."""
+        dropped, self.dropped_groups = self.dropped_groups, 0
+        cost = {"cost/usd": self.tokens.usd(self.prices)} if self.prices else {}
+        tokens = {f"cost/{name}_tokens": count for name, count in asdict(self.tokens).items()}
+        return {"dropped_groups": dropped, **tokens, **cost}
+
+    def recall(self, metrics: Mapping[str, Any]) -> None:
+        """Restores what the run's last metrics say was spent, where that is more than its checkpoint knows of."""
+        spent = {field.name: metrics.get(f"cost/{field.name}_tokens") or 0 for field in fields(Tokens)}
+        self.tokens = max(self.tokens, Tokens(**spent), key=lambda tokens: sum(astuple(tokens)))
+
+
+def ceiling(prompts: Sequence[Sequence[int]], n: int, max_tokens: int, passes: int = 0) -> Tokens:
+    """The most tokens that n completions of each prompt can cost, and `passes` over their rows."""
+    return batch_tokens(n * sum(map(len, prompts)), n * max_tokens * len(prompts), passes)

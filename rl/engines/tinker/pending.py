@@ -1,0 +1,132 @@
+"""Completions from a Tinker service: all groups of a batch in flight at once, retried, dropped when they cannot be had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl.engines.base import Arrived, SamplingParams
+from rl.engines.prices import Tokens
+from rl.engines.tinker.calls import advice, finished, reason, retrying
+from rl.engines.tinker.ledger import Ledger, ceiling
+from rl.errors import UserError
+from rl.rollouts import Completion
+
+log = logging.getLogger("tanka")
+
+
+class Missing(Exception):
+    """Some groups did not come. errors: why, by the number of their prompt."""
+
+    def __init__(self, errors: dict[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} groups did not come")
+        self.errors = errors
+
+
+@dataclass
+class PendingGroups:
+    """The completions of P prompts, asked for when this is made, of one published policy.
+
+    passes: how often their rows will be trained or scored. taken: whether someone has got the result.
+    """
+
+    sampler: Any
+    prompts: Sequence[Sequence[int]]
+    n: int
+    params: SamplingParams
+    attempts: int
+    ledger: Ledger
+    passes: int = 0
+    arrived: Arrived | None = None
+    taken: bool = False
+    groups: dict[int, list[Completion]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = {p: self._ask(p) for p in range(len(self.prompts))}
+
+    def _ask(self, p: int) -> Any:
+        import tinker
+
+        # Services draw the i-th completion of a prompt with seed + i: no two of a batch may meet.
+        return self.sampler.sample(
+            prompt=tinker.ModelInput.from_ints(list(self.prompts[p])),
+            num_samples=self.n,
+            sampling_params=tinker.SamplingParams(
+                max_tokens=self.params.max_tokens,
+                temperature=self.params.temperature,
+                seed=(self.params.seed + p * self.n) % 2**31,
+                stop=sorted(self.params.stop_ids),
+            ),
+        )
+
+    @property
+    def unanswered(self) -> Tokens:
+        """The most that the prompts without an answer can cost."""
+        return ceiling([self.prompts[p] for p in self.calls], self.n, self.params.max_tokens)
+
+    @property
+    def owed(self) -> Tokens:
+        """The most that the batch can still cost, its training included."""
+        whole = ceiling(self.prompts, self.n, self.params.max_tokens, self.passes)
+        return self.unanswered + Tokens(train=whole.train)
+
+    def result(self) -> list[list[Completion]]:
+        """The groups, in the order of the prompts; an empty one where every attempt failed."""
+        self.wait()
+        self.taken = True
+        return [self.groups.get(p, []) for p in range(len(self.prompts))]
+
+    def wait(self) -> None:
+        """Waits until no group is under way: nothing is rewarded for a fault of the service, but asked for again."""
+        try:
+            for attempt in retrying(self.attempts, lambda error: isinstance(error, Missing)):
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        self.calls = {p: self._ask(p) for p in self.calls}
+                    self._take()
+        except Missing as missing:
+            for error in missing.errors.values():
+                log.warning("a group of completions is dropped: %s", reason(error))
+            self.ledger.dropped_groups += len(missing.errors)
+            self.calls = {}
+
+    def _take(self) -> None:
+        """Takes the groups under way as they are answered. Raises Missing for those that are not."""
+        errors = {}
+        for p, call in list(self.calls.items()):
+            try:
+                found = completions_of(finished(call))
+                tokens = sum(len(completion.tokens) for completion in found)
+                self.ledger.tokens += Tokens(len(found) * len(self.prompts[p]), tokens)
+                require_whole(found, self.n)
+            except UserError:
+                raise
+            except Exception as error:  # the SDK, its HTTP clients and its futures raise many kinds
+                if cure := advice(error):
+                    raise UserError(f"engine=tinker: sampling: {reason(error)}{cure}") from error
+                errors[p] = error
+                continue
+            del self.calls[p]
+            self.groups[p] = found
+            if self.arrived:
+                self.arrived(p, found)
+        if errors:
+            raise Missing(errors)
+
+
+def completions_of(response: Any) -> list[Completion]:
+    """A response's completions."""
+    return [
+        Completion(list(s.tokens), list(s.logprobs or []), "length" if s.stop_reason == "length" else "stop")
+        for s in response.sequences
+    ]
+
+
+def require_whole(found: Sequence[Completion], n: int) -> None:
+    """Raises ValueError when there are fewer than n completions, or a token has no log-probability."""
+    if len(found) != n:
+        raise ValueError(f"{n} completions were asked for, {len(found)} came")
+    if not all(c.tokens and len(c.tokens) == len(c.logprobs) for c in found):
+        raise ValueError("a completion came without tokens or without their log-probabilities")

@@ -1,0 +1,113 @@
+"""Training rows as the Tinker API takes them, and what its answers say, as the local learner would measure it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rl.engines.base import UpdateStats
+from rl.errors import UserError
+from rl.losses.base import PolicyLoss
+from rl.losses.flashreinforce import FlashReinforce
+from rl.losses.grpo import GRPO
+from rl.rollouts import TrainingRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
+    """The service's loss with the gradient of `loss`, and its settings. Raises UserError when there is none.
+
+    `importance_sampling` is -sum rho*A: its gradient is that of -sum A*[rho]*log p with rho not differentiated. `ppo` is
+    -sum min(rho*A, clip(rho)*A). Our coefficients go in as A, so that all normalisation stays here.
+    """
+    if type(loss).objective is FlashReinforce.objective:
+        return "importance_sampling", {}
+    if isinstance(loss, GRPO) and type(loss).objective is GRPO.objective:
+        return "ppo", {
+            "clip_low_threshold": 1 - loss.clip_low,
+            "clip_high_threshold": 1 + loss.clip_high,
+        }
+    raise UserError(
+        f"loss={loss.name}: a Tinker service has no loss with this objective; type loss=flashreinforce, grpo or dr_grpo,"
+        " or engine=local"
+    )
+
+
+def datum(row: TrainingRow, scale: float) -> Any:
+    """The row, with its coefficients times `scale` as advantages; 0 at the prompt, which is not trained.
+
+    A service that averages divides a row's sum by its positions and the batch's by its rows: `scale` undoes that.
+    """
+    import tinker
+
+    tokens = [*row.prompt_tokens, *row.completion_tokens]
+    prompt = [0.0] * (len(row.prompt_tokens) - 1)
+    inputs = {
+        "target_tokens": (tokens[1:], "int64"),
+        "logprobs": ([*prompt, *row.behavior_logprobs], "float32"),
+        "advantages": ([*prompt, *(scale * c for c in row.coefficients)], "float32"),
+    }
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            name: tinker.TensorData(data=values, dtype=dtype, shape=[len(values)])  # type: ignore[arg-type]
+            for name, (values, dtype) in inputs.items()
+        },
+    )
+
+
+def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
+    """[N][T] log-probabilities of the completions in the output of a forward pass.
+
+    Raises UserError when the service answers for another number of rows, or tokens, than it was sent.
+    """
+    lengths = [len(row.prompt_tokens) + len(row.completion_tokens) - 1 for row in rows]
+    answered = [len(values["logprobs"].tolist()) for values in output.loss_fn_outputs]
+    if answered != lengths:
+        raise UserError(
+            f"engine=tinker: the service answered {len(answered)} rows of {sum(answered)} tokens, and was sent {len(lengths)} of"
+            f" {sum(lengths)}; go on from the last checkpoint with the same command"
+        )
+    return [
+        values["logprobs"].tolist()[len(row.prompt_tokens) - 1 :]
+        for row, values in zip(rows, output.loss_fn_outputs, strict=True)
+    ]
+
+
+def has_signal(rows: Sequence[TrainingRow]) -> bool:
+    """Whether the rows can teach anything: some coefficient is not 0, and all numbers are finite."""
+    finite = all(map(math.isfinite, (x for r in rows for x in (*r.coefficients, *r.behavior_logprobs))))
+    return finite and any(any(row.coefficients) for row in rows)
+
+
+def stats_of(
+    rows: Sequence[TrainingRow], logprobs: Sequence[Sequence[float]], loss: PolicyLoss
+) -> UpdateStats:
+    """What an update measures at log-probabilities [N][T], before a step is taken: grad_norm 0, stepped False."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    def padded(values: Sequence[Sequence[float]]) -> Tensor:
+        return pad_sequence([torch.tensor(v, dtype=torch.float32) for v in values], batch_first=True)
+
+    mask = padded([[1.0] * len(row.completion_tokens) for row in rows]).bool()
+    coefficients = padded([row.coefficients for row in rows])
+    surrogate = loss.surrogate(
+        padded(logprobs), padded([row.behavior_logprobs for row in rows]), coefficients, mask
+    )
+    log_ratio = surrogate.log_ratio[mask]
+    ratio = log_ratio.exp()
+    return UpdateStats(
+        loss=surrogate.loss.item(),
+        grad_norm=0.0,
+        stepped=False,
+        sequence_kl=surrogate.sequence_kl.tolist(),
+        admitted=surrogate.admitted.tolist(),
+        ratio_mean=ratio.mean().item(),
+        ratio_max=ratio.max().item(),
+        ratio_min=ratio.min().item(),
+        metrics=loss.metrics(log_ratio, coefficients[mask]),
+    )

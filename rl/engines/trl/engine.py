@@ -1,0 +1,261 @@
+"""The engine behind `engine=trl`: one policy on all processes of a launch, trained by TRL's trainer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate.utils import gather_object
+from trl import GRPOConfig
+
+from rl.blueprint import Blueprint
+from rl.engines.base import Arrived, Driver, Sampler, SamplingParams, Steps
+from rl.engines.launch import world_size
+from rl.engines.local.logprobs import autocast
+from rl.engines.local.sampler import sample
+from rl.engines.trl.options import TrlOptions
+from rl.engines.trl.ranks import Ranks, Released
+from rl.engines.trl.trainer import PolicyTrainer
+from rl.engines.trl.vllm import complete, require_server
+from rl.errors import UserError, first_line
+from rl.models.adapters import write_base
+from rl.models.compatibility import require_context, require_vocabulary
+from rl.models.device import default_kv_gb, memory_errors, resolve_device
+from rl.models.loading import add_lora, read_model
+from rl.rollouts import Completion
+from rl.signals import Interrupted
+
+SHARDING = "sharding.txt"  # in a checkpoint: how its weights are laid out
+PATIENCE = 3 * 3600  # seconds that processes wait for rank 0, which may load data, evaluate or grade
+
+
+class TrlPolicy(Sampler, Driver):
+    """Sampler and driver of one policy: the same on each process, led by rank 0 (rl/engines/trl/ranks.py)."""
+
+    def __init__(self, options: TrlOptions, blueprint: Blueprint, tokenizer: Any) -> None:
+        # TRL 1.16 and DeepSpeed use names that others are about to drop; no user can do anything about it.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|torch")
+        transformers.logging.set_verbosity_error()  # it misses the second name of tied weights at each resume
+        self.options, self.blueprint, self.tokenizer = options, blueprint, tokenizer
+        self.args = trainer_arguments(options, blueprint)
+        self.ranks = Ranks(self)
+        if self._sharding() == "FSDP" and self.args.device.type == "cpu":
+            raise UserError(
+                "the accelerate config asks for FSDP, which shards weights on GPUs only; start with conf/accelerate/ddp.yaml"
+            )
+        require_our_optimizer(self.args.deepspeed_plugin)
+        if options.vllm != "off" and blueprint.model.lora and self._sharding() == "FSDP":
+            raise UserError(
+                f"engine.vllm={options.vllm}: under FSDP an adapter does not reach vLLM; type model.lora=null, or start with"
+                " conf/accelerate/ddp.yaml"
+            )
+        if self.ranks.leads and options.vllm == "server":
+            require_server(options.vllm_url, blueprint.model.source)
+        on_gpu = self.args.device.type == "cuda"
+        self.base, self.adapter = read_model(blueprint.model, options.attn_implementation, on_gpu), None
+        require_vocabulary(self.base, tokenizer, blueprint.model.source)
+        if blueprint.model.lora:
+            self.base, self.adapter = add_lora(self.base, blueprint.model.lora, False, blueprint.seed)
+            if self.args.deepspeed_plugin and self.args.deepspeed_plugin.zero_stage == 3:
+                self.adapter.to(self.base.dtype)  # ZeRO-3 gathers weights of one dtype (huggingface/trl#6089)
+        self.trainer: PolicyTrainer
+        self.steps: Steps | None = None
+        self.checkpoint: Path | None = None
+
+    def drive(self, steps: Steps) -> None:
+        if (count := steps.problems) < self.blueprint.batch_size:
+            raise UserError(
+                f"batch_size={self.blueprint.batch_size}: there are {count} train problems, and engine=trl takes whole"
+                f" batches; type batch_size={count} or less"
+            )
+        self.steps = steps
+        try:
+            self.ranks.call("train", steps.total, self.checkpoint)
+        except RuntimeError as error:
+            if not re.search("[Cc]onnection (closed|reset)|NCCL|Broken pipe", str(error)):
+                raise
+            raise UserError(
+                f"another process of this launch has ended, its own lines say why ({first_line(error)}); the same command goes"
+                f" on from the last checkpoint in {steps.directory}"
+            ) from error
+
+    def train(self, total_steps: int, checkpoint: Path | None) -> None:
+        """On each process: the trainer's loop, from `checkpoint` on."""
+        if self.steps:
+            self.args.output_dir = str(self.steps.directory)
+        self.trainer = PolicyTrainer(
+            self.args,
+            self.adapter or self.base,
+            self.tokenizer,
+            self.blueprint,
+            self.ranks,
+            self.steps,
+            total_steps,
+        )
+        with memory_errors(f"engine.microbatch_rows={max(1, self.args.per_device_train_batch_size // 2)}"):
+            self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def follow(self) -> None:
+        """On the processes that do not lead: until rank 0 ends."""
+        try:
+            self.ranks.follow()
+        except Released:
+            return
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        params: SamplingParams,
+        arrived: Arrived | None = None,
+    ) -> list[list[Completion]]:
+        """See `Sampler`; vLLM is sent the weights when they have moved. `arrived` is not called: a batch comes whole."""
+        require_context(self.base, prompts, params.max_tokens)
+        shares = self.ranks.call("sample_share", prompts, n, params)
+        for share in shares:
+            if isinstance(share, UserError):
+                raise share
+            if isinstance(share, int):
+                raise Interrupted(share)
+        return [group for share in shares for group in share][: len(prompts)]
+
+    def sample_share(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
+    ) -> list[list[list[Completion]] | UserError | int]:
+        """On each process: its share of the prompts, then everyone's. All shares are equally long, as vLLM needs it.
+
+        What went wrong on one is told to all in place of its share: an error, or the number of a signal.
+        """
+        size = -(-len(prompts) // self.args.world_size)
+        first = self.args.process_index * size
+        share = [prompts[min(first + i, len(prompts) - 1)] for i in range(size)]
+        try:
+            sampled: list[list[Completion]] | UserError | int = self._complete(share, n, params, first)
+        except UserError as error:
+            sampled = error
+        except Interrupted as interrupt:
+            sampled = interrupt.number
+        return gather_object([sampled])
+
+    def _complete(
+        self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams, skip: int
+    ) -> list[list[Completion]]:
+        if self.options.vllm != "off":
+            return complete(self.trainer.synced_vllm(), prompts, n, params)
+        kv_gb = self.options.max_kv_gb or default_kv_gb(self.args.device)
+        with (
+            memory_errors(f"engine.max_kv_gb={kv_gb / 2:.2g}"),
+            self.trainer.whole_model() as model,
+            autocast(self.args.device),
+        ):
+            return sample(model, prompts, n, params, kv_gb * 2**30, skip)
+
+    def save(self, path: Path) -> None:
+        self.ranks.call("save_share", path)
+
+    def save_share(self, path: Path) -> None:
+        """On each process: its part of a checkpoint, in the trainer's own layout."""
+        self.export_share(path)
+        self.trainer._save_optimizer_and_scheduler(str(path))
+        if self.ranks.leads:
+            self.trainer.state.save_to_json(str(path / "trainer_state.json"))
+            (path / SHARDING).write_text(self._sharding(), encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Notes where to go on: the trainer reads it once the weights are laid out."""
+        if (before := (path / SHARDING).read_text(encoding="utf-8")) != self._sharding():
+            raise UserError(
+                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start as the first time"
+            )
+        self.checkpoint = path
+
+    def _sharding(self) -> str:
+        if plugin := self.args.deepspeed_plugin:
+            return f"DeepSpeed ZeRO-{plugin.zero_stage} with --num_processes {self.args.world_size}"
+        return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP") == "true" else "DDP"
+
+    def export(self, path: Path) -> None:
+        self.ranks.call("export_share", path)
+
+    def export_share(self, path: Path) -> None:
+        """On each process: what transformers and peft load, written by rank 0."""
+        self.trainer.save_model(str(path), _internal_call=True)
+        if self.adapter:
+            with self.trainer.whole_model():
+                if self.ranks.leads:
+                    write_base(path, self.base)
+        if self.ranks.leads:
+            (path / "training_args.bin").unlink()  # a pickle with this machine's paths
+            if not any(path.glob("*.safetensors")):
+                raise UserError(
+                    f"{path}: the sharded weights were not put together; set fsdp_state_dict_type: FULL_STATE_DICT, or"
+                    " zero3_save_16bit_model: true, in the accelerate config"
+                )
+
+    def close(self) -> None:
+        self.ranks.stop()
+        self.steps = None
+        self.__dict__.pop("trainer", None)
+        del self.base, self.adapter
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def require_our_optimizer(plugin: Any) -> None:
+    """Raises UserError when DeepSpeed would put an optimiser of its own in the place of ours."""
+    if plugin and plugin.offload_optimizer_device not in (None, "none"):
+        raise UserError(
+            f"offload_optimizer_device: {plugin.offload_optimizer_device} (accelerate config): DeepSpeed's own optimiser would"
+            " move the weights of batches without signal; take it out, and use zero_stage: 3 or more GPUs"
+        )
+
+
+def trainer_arguments(options: TrlOptions, blueprint: Blueprint) -> GRPOConfig:
+    """TRL's settings for a blueprint; creating them joins the launch's processes."""
+    on_gpu = resolve_device(blueprint.device) == "cuda"
+    rollouts = blueprint.batch_size * blueprint.group_size
+    share = rollouts // world_size()
+    rows = max(size for size in range(1, min(options.microbatch_rows, share) + 1) if share % size == 0)
+    checkpointing = on_gpu if options.gradient_checkpointing == "auto" else options.gradient_checkpointing
+    longest = blueprint.data.max_prompt_tokens
+    return GRPOConfig(
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=share // rows,
+        steps_per_generation=share // rows,  # one optimiser step for a whole batch
+        num_generations=rollouts,  # TRL only checks it; the coefficients know the groups
+        num_iterations=blueprint.loss.updates_per_batch,
+        temperature=blueprint.temperature,
+        max_completion_length=blueprint.max_tokens,
+        max_grad_norm=blueprint.optimizer.max_grad_norm,
+        lr_scheduler_type="constant",  # our optimiser's hook sets the rate of each step
+        shuffle_dataset=False,  # problems come from the run
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        gradient_checkpointing=checkpointing,
+        seed=blueprint.seed % 2**32,
+        use_cache=True,  # else the exported config would turn it off
+        ignore_data_skip=True,
+        ddp_find_unused_parameters=False,
+        ddp_timeout=PATIENCE,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_vllm=options.vllm != "off",
+        vllm_mode=options.vllm if options.vllm != "off" else "colocate",
+        vllm_server_base_url=options.vllm_url,
+        vllm_gpu_memory_utilization=options.vllm_memory,
+        vllm_tensor_parallel_size=options.vllm_tensor_parallel,
+        # Without it vLLM reserves room for the model's whole context, which may be more than its share of the GPU.
+        vllm_max_model_length=longest and longest + blueprint.budget.first(blueprint.max_tokens),
+        vllm_importance_sampling_correction=False,  # our surrogate has the ratios
+    )

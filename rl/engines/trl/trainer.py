@@ -1,0 +1,287 @@
+"""TRL's GRPOTrainer with our batches, coefficients and surrogate in place of its own.
+
+What is overridden is named in tests/test_trl_contract.py, which says what an upgrade of TRL has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object, is_peft_model
+from datasets import Dataset
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from transformers import PreTrainedTokenizerBase, PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.utils import pad
+
+from rl.blueprint import Blueprint
+from rl.engines.base import Steps, UpdateStats
+from rl.engines.trl.ranks import Ranks
+from rl.engines.trl.vllm import merged_parameters
+from rl.errors import UserError
+from rl.losses.base import Surrogate
+from rl.rollouts import TrainingRow
+from rl.seeds import derived_seed
+
+log = logging.getLogger("tanka")
+
+# Nats between sampler and learner on policy, in float32: they compute one number in two ways. The embedded model's differ
+# by 5e-6, a deeper model's by more: beyond SAME_POLICY the run warns; OFF_POLICY cannot be rounding any more.
+SAME_POLICY, OFF_POLICY = 1e-5, 1e-3
+
+
+@dataclass
+class Share:
+    """What one process's micro-batches add up to in one update; see UpdateStats.
+
+    rows: index in the batch -> (mean Bernoulli KL, admitted). signal: whether an admitted row has a coefficient.
+    """
+
+    loss: float = 0.0
+    signal: bool = False
+    rows: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    log_ratios: list[Tensor] = field(default_factory=list)
+    coefficients: list[Tensor] = field(default_factory=list)
+
+    def add(self, surrogate: Surrogate, inputs: dict[str, Tensor]) -> None:
+        mask = inputs["completion_mask"].bool()
+        self.loss += surrogate.loss.item()
+        self.signal |= bool((inputs["coefficients"].any(-1) & surrogate.admitted).any())
+        self.log_ratios.append(surrogate.log_ratio[mask].cpu())
+        self.coefficients.append(inputs["coefficients"][mask].cpu())
+        kl, admitted = surrogate.sequence_kl.tolist(), surrogate.admitted.tolist()
+        self.rows |= dict(zip(inputs["row"].tolist(), zip(kl, admitted, strict=True), strict=True))
+
+
+class PolicyTrainer(GRPOTrainer):
+    """Trains one process's share of every batch; accelerate averages the gradients of all processes.
+
+    steps: the run's steps on rank 0, None elsewhere. A step of ours is `loss.updates_per_batch` of the trainer's.
+    """
+
+    args: GRPOConfig
+    model: Any
+    optimizer: Any
+    train_dataset: Dataset
+
+    def __init__(
+        self,
+        args: GRPOConfig,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        blueprint: Blueprint,
+        ranks: Ranks,
+        steps: Steps | None,
+        total_steps: int,
+    ) -> None:
+        self.blueprint, self.ranks, self.steps, self.total_steps = blueprint, ranks, steps, total_steps
+        self.share, self.stepped, self.compared = Share(), False, False
+        args.max_steps = total_steps * blueprint.loss.updates_per_batch
+        super().__init__(
+            model=model,
+            reward_funcs=[_rewarded_elsewhere],
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [""] * total_steps}),  # a row stands for a step
+            processing_class=tokenizer,
+        )
+        self.remove_callback(PrinterCallback)
+        if self.use_vllm and is_peft_model(self.model):
+            generation: Any = self.vllm_generation
+            generation._iter_named_params = lambda: merged_parameters(generation)
+        plugin = self.accelerator.state.fsdp_plugin if self.accelerator.is_fsdp2 else None
+        if plugin and plugin.mixed_precision_policy:
+            # It would round log-probabilities, and the sum of the gradients, to bfloat16.
+            plugin.mixed_precision_policy = replace(
+                plugin.mixed_precision_policy, output_dtype=None, reduce_dtype=torch.float32
+            )
+
+    def _send_telemetry(self) -> None:
+        """Nothing: no run reports to TRL's authors."""
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            config = self.blueprint.optimizer
+            self.optimizer = torch.optim.AdamW(
+                [p for p in (model or self.model).parameters() if p.requires_grad],
+                lr=self.blueprint.learning_rate,
+                betas=config.betas,
+                eps=config.eps,
+                weight_decay=config.weight_decay,
+            )
+            self.optimizer.register_step_pre_hook(self._before_step)
+        return self.optimizer
+
+    @property
+    def step(self) -> int:
+        """The step of ours under way, counted from 1."""
+        return self.state.global_step // self.num_iterations + 1
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Tensor]:
+        """This process's rows of the next batch, which rank 0 makes with the help of the others."""
+        rows = self.ranks.meet(lambda: self._prepare(self.step))
+        rank, size = self.accelerator.process_index, len(rows) // self.accelerator.num_processes
+        # Dropout, and the order of the rows, are a function of the step: nothing random needs to be stored to resume.
+        torch.manual_seed(derived_seed(self.blueprint.seed, f"update on {rank}", self.step))
+        self.model.train()
+        return _tensors(
+            rows, range(rank * size, (rank + 1) * size), self._tokenizer.pad_token_id, self.args.device
+        )
+
+    def _prepare(self, step: int) -> list[TrainingRow]:
+        assert self.steps is not None
+        return self.steps.prepare(step)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """The SUM surrogate of one micro-batch; times the processes, as their gradients are averaged."""
+        mask = inputs["completion_mask"]
+        logprobs, _, _ = self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
+            torch.cat([inputs["prompt_mask"], mask], dim=1),
+            mask.size(1),
+        )
+        surrogate = self.blueprint.loss.surrogate(
+            logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask.bool()
+        )
+        self.share.add(surrogate, inputs)
+        if self.accelerator.sync_gradients:  # the batch's last one: DeepSpeed steps in its backward pass
+            self._join(gather_object([self.share]))
+        return surrogate.loss * self.accelerator.num_processes
+
+    def _join(self, shares: Sequence[Share]) -> None:
+        """What the processes say together about this update, before it is made."""
+        rows = {index: facts for share in shares for index, facts in share.rows.items()}
+        log_ratio = torch.cat([values for share in shares for values in share.log_ratios])
+        coefficients = torch.cat([values for share in shares for values in share.coefficients])
+        ratio = log_ratio.exp()
+        loss = math.fsum(share.loss for share in shares)
+        self.share = Share()
+        self.stepped = any(share.signal for share in shares) and math.isfinite(loss)
+        self.stats = UpdateStats(
+            loss=loss,
+            grad_norm=math.nan,  # known after the backward pass
+            stepped=self.stepped,
+            sequence_kl=[rows[index][0] for index in range(len(rows))],
+            admitted=[rows[index][1] for index in range(len(rows))],
+            ratio_mean=ratio.mean().item(),
+            ratio_max=ratio.max().item(),
+            ratio_min=ratio.min().item(),
+            metrics=self.blueprint.loss.metrics(log_ratio, coefficients),
+        )
+        if not self.compared:
+            self.compared = True
+            self._compare(log_ratio.abs().max().item())
+
+    def _compare(self, difference: float) -> None:
+        """Says how far learner and sampler are apart before the first update; raises UserError when it is too far."""
+        lora = self.blueprint.model.lora
+        rounded = (
+            self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32 or (lora and lora.dropout)
+        )
+        if self.ranks.leads:
+            level = logging.INFO if rounded or difference <= SAME_POLICY else logging.WARNING
+            message = "sampler against learner before the first update: max |log rho| %.2g"
+            log.log(level, message, difference)
+        if not rounded and not difference <= OFF_POLICY:
+            raise UserError(
+                f"engine=trl: sampler and learner differ by {difference:.2g} nats on a token before the first update, in"
+                " float32; type engine.attn_implementation=eager, or engine=local"
+            )
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Over all processes, before the optimiser steps; after it under DeepSpeed, which skips such a step by itself."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        self.stepped &= math.isfinite(float(norm))
+        return norm
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Sets the step's learning rate; takes the gradients away unless there is signal and every number is finite.
+
+        AdamW passes over what has no gradient; momentum and decay would move the weights even for a zero one.
+        """
+        rate = self.blueprint.optimizer.rate(self.blueprint.learning_rate, self.step, self.total_steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+            for parameter in group["params"] if not self.stepped else ():
+                parameter.grad = None
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """After each update; our loggers get ours, once a batch."""
+        if "loss" in logs and self.state.global_step % self.num_iterations == 0:
+            self.ranks.meet(lambda: self._conclude(logs["grad_norm"]))
+
+    def _conclude(self, grad_norm: float) -> None:
+        assert self.steps is not None
+        self.steps.conclude(replace(self.stats, grad_norm=grad_norm, stepped=self.stepped))
+
+    def synced_vllm(self) -> Any:
+        """TRL's vLLM, with the current weights."""
+        if self.state.global_step != self._last_loaded_step:
+            self.vllm_generation.sync_weights()
+            self._last_loaded_step = self.state.global_step
+        return self.vllm_generation
+
+    @contextmanager
+    def whole_model(self) -> Iterator[Any]:
+        """The policy with all its weights on this process, whatever shards them, in evaluation mode: no dropout."""
+        kwargs: Any = self.args.gradient_checkpointing_kwargs
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=kwargs
+            ) as model,
+            self._dist.summon_full_params(self.model_wrapped, writeback=False),
+            _unsharded(self.model_wrapped),
+        ):
+            model.eval()
+            yield without_wrapper(model)
+
+
+def without_wrapper(model: Any) -> Any:
+    """The model inside PEFT's wrapper; under FSDP2 with the wrapper, whose forward pass gathers the shards."""
+    return model.get_base_model() if is_peft_model(model) and not isinstance(model, FSDPModule) else model
+
+
+@contextmanager
+def _unsharded(model: Any) -> Iterator[None]:
+    """Keeps FSDP2's shards together: processes that decode different numbers of tokens cannot gather at each."""
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
+
+
+def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:
+    """The rows of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row` is [B] indices."""
+    chosen = [rows[index] for index in share]
+
+    def padded(values: Callable[[TrainingRow], Sequence[float]], filler: int, side: str) -> Tensor:
+        return pad([torch.tensor(values(row)) for row in chosen], filler, side).to(device)
+
+    return {
+        "prompt_ids": padded(lambda row: row.prompt_tokens, pad_id, "left"),
+        "prompt_mask": padded(lambda row: [1] * len(row.prompt_tokens), 0, "left"),
+        "completion_ids": padded(lambda row: row.completion_tokens, pad_id, "right"),
+        "completion_mask": padded(lambda row: [1] * len(row.completion_tokens), 0, "right"),
+        "behavior_logprobs": padded(lambda row: row.behavior_logprobs, 0, "right"),
+        "coefficients": padded(lambda row: row.coefficients, 0, "right"),
+        "row": torch.tensor(list(share), device=device),
+    }
+
+
+def _rewarded_elsewhere(**_: Any) -> list[float | None]:
+    """Stands where TRL asks for a reward function; ours are scored on rank 0, over the whole batch."""
+    raise NotImplementedError

@@ -1,0 +1,103 @@
+"""The models that answer the same prompts with the same random numbers: a base, and what was trained from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from renderers.base import Renderer, require_fingerprint
+from rl.engines.base import SamplingParams
+from rl.errors import UserError, first_line
+from rl.evaluation.measures import Sampled
+from rl.models.card import run_of
+from rl.models.config import ModelConfig
+from rl.models.export import is_adapter
+from rl.rollouts import Problem
+
+SIDES = ("base", "trained")
+
+
+@dataclass(frozen=True)
+class Policies:
+    """`base`, and `trained` where there are trained weights. An adapter needs one model in memory, full weights two."""
+
+    renderer: Renderer
+    models: dict[str, Any]  # by side: the model, and what to enter around its use
+    contexts: dict[str, Callable[[], Any]]
+
+    def sample(
+        self,
+        side: str,
+        problems: Sequence[Problem],
+        prompts: Sequence[list[int]],
+        n: int,
+        params: SamplingParams,
+    ) -> Sampled:
+        """n completions of each problem's prompt by one side."""
+        from rl.engines.local.sampler import sample
+        from rl.models.device import default_kv_gb
+
+        model = self.models[side]
+        with self.contexts[side]():
+            completions = sample(model, prompts, n, params, default_kv_gb(model.device) * 2**30)
+        return Sampled(problems, prompts, completions)
+
+
+def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+    """The base `model`, and what was trained from it: an adapter or full weights in the folder `weights`.
+
+    Raises UserError for another base, another chat format, or weights that cannot be read.
+    """
+    import torch
+
+    from rl.models.adapters import load_adapter
+    from rl.models.device import resolve_device
+    from rl.models.loading import read_model
+    from rl.saving import RENDERER
+
+    if weights is not None and (weights / RENDERER).is_file():
+        require_fingerprint(renderer, (weights / RENDERER).read_text(encoding="utf-8"), str(weights))
+    where = torch.device(resolve_device(device))
+    if weights is not None and is_adapter(weights):
+        dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+        adapted = load_adapter(weights, model.source, where, dtype)
+        base = adapted.get_base_model()
+        return Policies(
+            renderer,
+            models=dict.fromkeys(SIDES, base),
+            contexts={"base": adapted.disable_adapter, "trained": nullcontext},
+        )
+    on_gpu = where.type == "cuda"
+    # Nothing is trained here, so that a GPU needs no float32 master weights.
+    spec = dataclasses.replace(model, dtype="bfloat16" if on_gpu and model.dtype == "auto" else model.dtype)
+    specs = {"base": spec}
+    if weights is not None:
+        specs["trained"] = dataclasses.replace(spec, path=str(weights), revision=None)
+    models: dict[str, Any] = {side: read_model(each, "sdpa", on_gpu) for side, each in specs.items()}
+    models = {side: each.to(where).eval() for side, each in models.items()}
+    return Policies(renderer, models, dict.fromkeys(models, nullcontext))
+
+
+def read_config(weights: Path) -> dict[str, Any]:
+    """The config.yaml of the run that `weights` lie in. Raises UserError, naming the key run, when there is none."""
+    run = run_of(weights)
+    if run is None:
+        raise UserError(
+            f"run={weights}: lies in no run directory; expected one with config.yaml, such as runs/rl_basic/..."
+        )
+    path = run / "config.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({first_line(error)}); give another run, run=PATH") from None
+    if not isinstance(tree, dict):
+        raise UserError(
+            f"{path}: holds no blueprint; expected the config that a run writes; give another run, run=PATH"
+        )
+    return tree

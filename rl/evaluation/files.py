@@ -1,0 +1,196 @@
+"""What an evaluation leaves: tables on the terminal, evaluation.json, evaluation.md, and a picture in two themes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from rl.evaluation.measures import ALL, CHANGE, Result
+from rl.report.style import MARKERS, Colors, Labels, save_themed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Setting = Mapping[str, Any]
+Results = Sequence[Result]
+
+SHOWN = {
+    "format": "format",
+    "truncated": "truncated",
+    "tokens": "tokens",
+    "tokens_per_correct": "tokens per correct",
+    "thinking_ja_share": "thinking ja",
+}
+PLOTTED = ("accuracy", "truncated", "tokens_per_correct")
+
+
+def tables(results: Results) -> list[Table]:
+    """The measures over all problems, of pass@k and maj@k the largest k; then the accuracy on each part."""
+    every = [each for each in results if each.part == ALL]
+    largest = {name.partition("@")[0]: name for name in columns(every)}
+    names = {name: heading for name, heading in columns(every).items() if name in largest.values()}
+    overall = _table("all problems", list(names.values()))
+    for each in every:
+        overall.add_row(*_ends(each), *(cell(each, name, "{}\n{}") for name in names))
+    by_part = {each.part: each for each in results if each.part != ALL}
+    accuracy = _table("accuracy", [f"{part} ({each.problems})" for part, each in by_part.items()])
+    cells = {(each.budget, each.policy, each.part): cell(each, "accuracy", "{}\n{}") for each in results}
+    for each in every:
+        accuracy.add_row(*_ends(each), *(cells[each.budget, each.policy, part] for part in by_part))
+    return [overall, accuracy]
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+    )
+    table.add_column("budget", justify="right")
+    table.add_column("policy")
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    return table
+
+
+def _ends(result: Result) -> tuple[str, str]:
+    return str(result.budget), result.policy
+
+
+def columns(results: Results) -> dict[str, str]:
+    """The measures to show, each with its heading; pass@1 and maj@1 are the accuracy."""
+    draws = [name for name in results[0].estimates if "@" in name and not name.endswith("@1")]
+    return {"accuracy": "accuracy", **{name: name for name in draws}, **SHOWN}
+
+
+def cell(result: Result, name: str, layout: str) -> str:
+    """A value and its interval; with signs where it is a change, – where there is nothing to say."""
+    if name not in result.estimates or math.isnan(result.estimates[name].value):
+        return "–"
+    sign = "+" if result.policy == CHANGE else ""
+    digits = 0 if name.startswith("tokens") else 2
+    value, low, high = result.estimates[name]
+    interval = f"{low:{sign}.{digits}f}…{high:{sign}.{digits}f}".replace("inf", "∞")
+    return layout.format(f"{value:{sign}.{digits + 1}f}", interval)
+
+
+def write_files(folder: Path, setting: Setting, results: Results, labels: Labels) -> dict[str, Path]:
+    """Writes the files into `folder`, in place of an earlier evaluation's, and returns them by what they are.
+
+    The same setting and results give the same bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers, text = folder / "evaluation.json", folder / "evaluation.md"
+    document = {**setting, "results": [_plain(each) for each in results]}
+    numbers.write_text(
+        json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
+    )
+    text.write_text(markdown(setting, results), encoding="utf-8")
+    pictures = save_themed(folder, "budgets", lambda colors: draw_budgets(results, colors, labels))
+    return {"numbers": numbers, "tables": text, "picture": pictures["light"]}
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    """A JSON object: every estimate as [value, low, high], with null for what is unknown or has no end."""
+    estimates = {
+        name: [number if math.isfinite(number) else None for number in each]
+        for name, each in result.estimates.items()
+    }
+    return {
+        "policy": result.policy,
+        "budget": result.budget,
+        "part": result.part,
+        "problems": result.problems,
+        **estimates,
+    }
+
+
+def markdown(setting: Setting, results: Results) -> str:
+    """The evaluation as a page: its setting, the picture, all problems, then each part."""
+    subject = (
+        f"{setting['base']}, and trained: {setting['trained']}" if setting["trained"] else setting["base"]
+    )
+    every = [each for each in results if each.part == ALL]
+    rest = sorted((each for each in results if each.part != ALL), key=lambda each: each.part)
+    return "\n".join(
+        [
+            f"# {subject}",
+            "",
+            f"{setting['data']}, {setting['split']} split: {setting['problems']} problems, {setting['completions']}"
+            f" completions of each, temperature {setting['temperature']}, seed {setting['seed']}.",
+            "",
+            "A value is followed by its 95 % interval over the problems. All budgets are read off the same completions.",
+            "",
+            '<picture><source media="(prefers-color-scheme: dark)" srcset="budgets-dark.png">'
+            '<img alt="accuracy, truncation and tokens per correct answer against the budget" src="budgets-light.png">'
+            "</picture>",
+            "",
+            *_lines(every),
+            "",
+            *_lines(rest),
+            "",
+        ]
+    )
+
+
+def _lines(results: Results) -> list[str]:
+    names = columns(results)
+    heading = ["part", "problems", "budget", "policy", *names.values()]
+    rows = [
+        [each.part, str(each.problems), *_ends(each), *(cell(each, name, "{} ({})") for name in names)]
+        for each in results
+    ]
+    return [f"| {' | '.join(row)} |" for row in (heading, ["---"] * len(heading), *rows)]
+
+
+def draw_budgets(results: Results, colors: Colors, labels: Labels) -> Figure:
+    """Accuracy, truncation and tokens per correct answer against the budget, one line a policy, over all problems."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    shown = [each for each in results if each.part == ALL and each.policy != CHANGE]
+    for axes, name in zip(figure.subplots(1, 3), PLOTTED, strict=True):
+        _panel(axes, shown, name, colors, labels)
+    return figure
+
+
+def _panel(axes: Axes, results: Results, name: str, colors: Colors, labels: Labels) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for policy, color, marker in zip(dict.fromkeys(r.policy for r in results), colors, MARKERS, strict=False):
+        points = {r.budget: r.estimates[name] for r in results if r.policy == policy}
+        points = {budget: each for budget, each in points.items() if math.isfinite(each.value)}
+        below = [each.value - each.low for each in points.values()]
+        # An interval without an end is drawn without its upper half.
+        above = [each.high - each.value if math.isfinite(each.high) else 0.0 for each in points.values()]
+        axes.errorbar(
+            list(points),
+            [each.value for each in points.values()],
+            yerr=[below, above],
+            color=color,
+            marker=marker,
+            markersize=5,
+            capsize=3,
+            label=labels[policy],
+        )
+    budgets = sorted({r.budget for r in results})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(budgets, map(str, budgets))
+    axes.set_xlim(budgets[0] / 1.2, budgets[-1] * 1.2)
+    axes.minorticks_off()
+    if name != "tokens_per_correct":
+        axes.set_ylim(-0.03, 1.03)
+    elif any(math.isfinite(r.estimates[name].value) for r in results):  # no log scale without a value
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_title(f"{name}\n", loc="left", fontsize=11, fontfamily="DejaVu Sans", fontweight="bold")
+    axes.text(0, 1.03, labels[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
+    axes.set_xlabel(labels["budget"], fontsize=8.5)
+    axes.legend(loc="best", frameon=False, fontsize=8)

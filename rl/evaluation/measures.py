@@ -1,0 +1,185 @@
+"""Scoring policies at token budgets: sample once at the widest, read every smaller budget off the same completions.
+
+A completion's first b tokens are what a budget of b would have given: each token depends on those before it only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from renderers.base import Renderer
+from rewards.grading.quantity import read_quantity
+from rewards.grading.text import tidy
+from rewards.reward_set import RewardSet
+from rewards.thinking_language import script_share
+from rl.collecting import rollouts_from
+from rl.evaluation.statistics import (
+    Estimate,
+    estimate,
+    estimate_change,
+    estimate_share,
+    majority_at_k,
+    pass_at_k,
+)
+from rl.rollouts import Completion, Problem, Rollout
+
+Estimates = dict[str, Estimate]
+
+ALL = "all"  # the part that holds every problem
+CHANGE = "change"  # instead of a policy: trained minus base
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Ungraded completions [P][n] of P problems, with the prompts that they continue."""
+
+    problems: Sequence[Problem]
+    prompts: Sequence[list[int]]
+    completions: Sequence[Sequence[Completion]]
+
+    def at(self, budget: int, renderer: Renderer) -> list[Rollout]:
+        """[P x n] ungraded rollouts as `max_tokens=budget` would have given them."""
+        cut = [[cut_at(completion, budget) for completion in group] for group in self.completions]
+        return rollouts_from(self.problems, self.prompts, cut, renderer)
+
+
+def cut_at(completion: Completion, budget: int) -> Completion:
+    """The first `budget` tokens; a completion that is no longer than that stays as it is."""
+    if len(completion.tokens) <= budget:
+        return completion
+    entropies = completion.entropies
+    return dataclasses.replace(
+        completion,
+        tokens=completion.tokens[:budget],
+        logprobs=completion.logprobs[:budget],
+        stop_reason="length",
+        entropies=None if entropies is None else entropies[:budget],
+    )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a policy earned at one budget on one part of the problems; of CHANGE, what training changed there."""
+
+    policy: str
+    budget: int
+    part: str
+    problems: int
+    estimates: Estimates
+
+
+def evaluate(
+    sampled: Mapping[str, Sampled],
+    budgets: Iterable[int],
+    ks: Sequence[int],
+    renderer: Renderer,
+    rewards: RewardSet,
+) -> list[Result]:
+    """Every policy at every budget on every part; where `base` and `trained` are given, their paired difference too."""
+    results = []
+    for budget in budgets:
+        graded = {policy: each.at(budget, renderer) for policy, each in sampled.items()}
+        for rollouts in graded.values():
+            rewards.score(rollouts, watch=False)
+        split = {policy: parts(rollouts) for policy, rollouts in graded.items()}
+        results += [
+            Result(policy, budget, part, len(by_problem(rollouts)), measure(rollouts, ks))
+            for policy, by_part in split.items()
+            for part, rollouts in by_part.items()
+        ]
+        if {"base", "trained"} <= split.keys():
+            results += [
+                Result(CHANGE, budget, part, len(by_problem(before)), differences(before, after, ks))
+                for (part, before), after in zip(
+                    split["base"].items(), split["trained"].values(), strict=True
+                )
+            ]
+    return results
+
+
+def parts(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+    """All rollouts, then those of each language, then those of each number of gold steps, where it is known."""
+    languages = sorted({r.problem.language for r in rollouts})
+    steps = sorted({r.problem.steps for r in rollouts if r.problem.steps})
+    return {
+        ALL: list(rollouts),
+        **{f"language={each}": [r for r in rollouts if r.problem.language == each] for each in languages},
+        **{f"steps={each}": [r for r in rollouts if r.problem.steps == each] for each in steps},
+    }
+
+
+MEANS: Mapping[str, Callable[[Rollout], float]] = {
+    "accuracy": lambda r: r.verdict.correct,
+    "reward": lambda r: r.reward,
+    "format": lambda r: r.verdict.format,
+    "truncated": lambda r: r.completion.stop_reason == "length",
+    "tokens": lambda r: len(r.completion.tokens),
+    "thinking_ja_share": lambda r: script_share(r.parsed.thinking, "ja"),
+}
+AMOUNTS = ("reward", "tokens")  # the other means are shares
+
+
+def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
+    """What graded rollouts say about a policy at one budget; every k must be at most the completions of a problem.
+
+    | name | definition |
+    |---|---|
+    | `accuracy` | avg@n: mean over problems of the share of their n completions that is correct |
+    | `reward`, `format`, `truncated` | mean weighted reward; shares of completions in format, and cut by the budget |
+    | `tokens` | mean completion tokens |
+    | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
+    | `pass@k`, `maj@k` | a correct answer among k; the most frequent of k answers is correct (see rl/evaluation/statistics.py) |
+    | `signal` | share of problems whose completions earn different rewards: only those teach a group-relative loss |
+    | `tokens_per_correct` | completion tokens spent for each correct answer (NaN: none was correct) |
+    """
+    values = problem_values(rollouts, ks)
+    return {
+        **{name: (estimate if name in AMOUNTS else estimate_share)(each) for name, each in values.items()},
+        "tokens_per_correct": estimate(values["tokens"], values["accuracy"]),
+    }
+
+
+def differences(before: Sequence[Rollout], after: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
+    """after - before in every mean over problems, paired: both hold the same problems in the same order."""
+    early, late = problem_values(before, ks), problem_values(after, ks)
+    changes = {name: [b - a for a, b in zip(early[name], late[name], strict=True)] for name in early}
+    return {name: (estimate if name in AMOUNTS else estimate_change)(each) for name, each in changes.items()}
+
+
+def problem_values(rollouts: Iterable[Rollout], ks: Sequence[int] = ()) -> dict[str, list[float]]:
+    """[P] values of every measure that is a mean over problems."""
+    groups = by_problem(rollouts)
+    return {
+        **{name: [sum(map(value, group)) / len(group) for group in groups] for name, value in MEANS.items()},
+        **{f"pass@{k}": [_pass(group, k) for group in groups] for k in ks},
+        **{f"maj@{k}": [majority_at_k(list(map(_vote, group)), True, k) for group in groups] for k in ks},
+        "signal": [float(len({r.reward for r in group}) > 1) for group in groups],
+    }
+
+
+def by_problem(rollouts: Iterable[Rollout]) -> list[list[Rollout]]:
+    """[P][n] graded rollouts, grouped by the problem they answer."""
+    groups: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return list(groups.values())
+
+
+def _pass(group: Sequence[Rollout], k: int) -> float:
+    return pass_at_k(sum(r.verdict.correct for r in group), len(group), k)
+
+
+def _vote(rollout: Rollout) -> object | None:
+    """What a completion votes for: True for the right answer, a wrong one's value, None without an answer.
+
+    Were votes for one wrong answer split by its spelling, the right one would win more often than it should.
+    """
+    verdict = rollout.verdict
+    if verdict.correct:
+        return True
+    if verdict.reason != "wrong":  # nothing to read
+        return verdict.extracted
+    answer = tidy(verdict.extracted)
+    return read_quantity(answer) or answer

@@ -1,0 +1,194 @@
+"""The run on a terminal: a live view where there is one, one aligned line a step where there is not.
+
+Everything is printed through rich's shared console, so log messages appear above the live view.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import rich
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from rl.boxes import split_boxes
+from rl.loggers.base import Logger, Metrics, RunInfo, Sample
+from rl.report.summary import LAST_STEPS, MAIN_METRICS, Rows, format_value, series, summarize
+from rl.storage.jsonl import read_jsonl
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 40
+THINKING_LINES = 6  # of the sample's reasoning on the live view
+
+
+def log_handler() -> logging.Handler:
+    """The handler for the `tanka` logger: prints above a live view on a terminal, plain lines elsewhere."""
+    if rich.get_console().is_interactive:
+        handler: logging.Handler = RichHandler(
+            show_time=False, show_path=False, show_level=False, highlighter=None
+        )
+    else:
+        handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(Warnings())
+    return handler
+
+
+class Warnings(logging.Formatter):
+    """A message as it is, a warning with that word before it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"warning: {text}" if record.levelno >= logging.WARNING else text
+
+
+def summary_table(rows: Rows) -> Table:
+    """First step against the mean of the last five, for the main metrics; rows of metrics.jsonl."""
+    table = Table(title=f"step {rows[0]['step']} → {rows[-1]['step']}", title_justify="left")
+    table.add_column("metric")
+    table.add_column("first", justify="right")
+    table.add_column(f"last {min(LAST_STEPS, len(rows))} (mean)", justify="right")
+    for line in summarize(rows):
+        table.add_row(*line)
+    return table
+
+
+class Console(Logger):
+    """Progress with the time left, the main metrics' last values and their course, and one sample."""
+
+    def open(self, run: RunInfo) -> None:
+        self.run = run
+        self.rows = read_jsonl(run.run_dir / "metrics.jsonl", run.resumed_from)
+        self.sample: RenderableType = ""
+        self.samples_seen = 0
+        self.progress = Progress(
+            TextColumn(run.name, style="bold"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps,"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
+        self.task = self.progress.add_task("steps", total=run.total_steps, completed=run.resumed_from)
+        self.live: Live | None = None
+        if rich.get_console().is_interactive:
+            self.live = Live(self.progress, console=rich.get_console(), refresh_per_second=2)
+            self.live.start()
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self.rows.append({"step": step, **metrics})
+        self.progress.update(self.task, completed=step)
+        if self.live:
+            self._refresh()
+        else:
+            for line in plain_lines(step, self.run.total_steps, metrics):
+                rich.get_console().print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def samples(self, step: int, rows: Sequence[Sample]) -> None:
+        if self.live and rows:
+            row = rows[self.samples_seen % len(rows)]  # so that each language gets its turn
+            self.sample = sample_panel(step, row)
+            self.samples_seen += 1
+            self._refresh()
+
+    def close(self, exit_code: int) -> None:
+        if self.live:
+            self.live.stop()
+
+    def _refresh(self) -> None:
+        if self.live:
+            self.live.update(Group(self.progress, metrics_table(self.rows), self.sample))
+
+
+def plain_lines(step: int, total_steps: int, metrics: Metrics) -> list[str]:
+    """The step's line, below that of the evaluation of the policy that entered it, if there was one."""
+    label = f"step {step:>{len(str(total_steps))}}/{total_steps}"
+    evaluation, training = _cells(metrics, "eval/"), _cells(metrics, "")
+    if "time/step" in metrics:
+        training.append(f"{metrics['time/step']:.1f} s")
+    lines = [(label, training)]
+    if evaluation:
+        lines.insert(0, ("test".ljust(len(label)), evaluation))
+    return ["  ".join([start, *cells]) for start, cells in lines]
+
+
+def _cells(metrics: Metrics, prefix: str) -> list[str]:
+    return [
+        f"{short} {format_value(name, metrics[prefix + name]):>5}"
+        for name, short in MAIN_METRICS.items()
+        if prefix + name in metrics
+    ]
+
+
+def metrics_table(rows: Rows) -> Table:
+    """One line a main metric: its last value, its last evaluation, its course so far."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("last", justify="right")
+    table.add_column(
+        "eval" if any(series(rows, f"eval/{name}")[1] for name in MAIN_METRICS) else "", justify="right"
+    )
+    table.add_column("first → last", style="cyan", no_wrap=True)
+    for name in MAIN_METRICS:
+        _, values = series(rows, name)
+        _, evaluated = series(rows, f"eval/{name}")
+        if values:
+            last_eval = format_value(name, evaluated[-1]) if evaluated else ""
+            table.add_row(name, format_value(name, values[-1]), last_eval, sparkline(values))
+    return table
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as block characters, at most SPARK_WIDTH of them, from its lowest to its highest value."""
+    count = min(len(values), SPARK_WIDTH)
+    picked = [values[round(i * (len(values) - 1) / max(1, count - 1))] for i in range(count)]
+    low, high = min(picked), max(picked)
+    if low == high:
+        return SPARKS[0] * count
+    return "".join(SPARKS[int((value - low) / (high - low) * (len(SPARKS) - 1) + 0.5)] for value in picked)
+
+
+def sample_panel(step: int, sample: Sample) -> Panel:
+    """A graded completion: question, the end of its thinking, its answer with the box marked, or the cut."""
+    cut = sample["ended"] == "length"
+    question = Text(sample["question"].strip(), style="bold")
+    thinking = Text(sample["thinking"].strip(), style="dim italic")
+    answer = Text()
+    for piece, boxed in split_boxes(sample["text"].strip()):
+        style = ("bold green" if sample["correct"] else "bold") if boxed else ""
+        answer.append(piece, style)
+    if cut:
+        (answer if sample["text"] else thinking).append(f" ✂ cut after {sample['tokens']} tokens", "bold red")
+    verdict = f"{sample['reason']} · gold {sample['gold']} · reward {sample['reward']:.2f}"
+    return Panel(
+        Group(*(part for part in (question, _last_lines(thinking), answer) if part)),
+        title=f"{sample['split']} sample, step {step}",
+        title_align="left",
+        subtitle=Text(verdict, style="green" if sample["correct"] else "red"),
+        subtitle_align="right",
+        border_style="dim",
+    )
+
+
+def _last_lines(text: Text) -> Text:
+    """The last lines in a panel as wide as the console; rich counts kana and kanji as two cells."""
+    console = rich.get_console()
+    lines = text.wrap(console, max(20, console.width - 4))
+    if len(lines) <= THINKING_LINES:
+        return text
+    return Text("\n").join([Text("…", style="dim"), *lines[-THINKING_LINES:]])

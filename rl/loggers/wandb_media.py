@@ -1,0 +1,42 @@
+"""A finished run's pictures and samples as Weights & Biases shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rl.report.pages import language_of
+from rl.report.plots import pictures
+from rl.report.run import before_and_after, read_samples
+from rl.report.style import render, style
+from rl.report.words import LABELS
+from rl.storage.jsonl import read_jsonl
+
+# A column of the table -> what stands in it, of a line of samples.jsonl.
+COLUMNS = {
+    "question": "question", "gold": "gold", "step": "step", "answer": "raw", "reason": "reason", "tokens": "tokens",
+    "reward": "reward",
+}  # fmt: skip
+
+
+def run_media(run_dir: Path) -> dict[str, Any]:
+    """`report/curves`, `groups` and `reasons` as images, `report/samples` as a table of the answers before and after.
+
+    With the last step under `step`; {} for a run without one.
+    """
+    import wandb
+
+    rows, evaluations = (read_jsonl(run_dir / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
+    if not rows:
+        return {}
+    with style("light") as colors:
+        figures = {
+            name: draw(colors)
+            for name, draw in pictures(rows, evaluations, LABELS[language_of(run_dir)]).items()
+        }
+        images = {name: wandb.Image(render(figure)) for name, figure in figures.items() if figure is not None}
+    pairs, _ = before_and_after(read_samples(run_dir))
+    answers = [[sample.get(column) for column in COLUMNS.values()] for pair in pairs for sample in pair]
+    table = wandb.Table(columns=list(COLUMNS), data=answers)
+    media = {f"report/{name}": value for name, value in {**images, "samples": table}.items()}
+    return {"step": rows[-1]["step"], **media}

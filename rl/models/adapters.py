@@ -1,0 +1,172 @@
+"""LoRA adapters on disk: which base they belong to, loading one whole, merging it into its base."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    import torch
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+BASE = "base.json"  # beside the adapter: the fingerprint of the weights it was trained on
+SAMPLED = 1024  # values of each tensor that the fingerprint reads
+PROBES = ("What is 17 + 25?", "りんごが3個あります。", "The answer is \\boxed{42}.")
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What merging did.
+
+    tensors: LoRA tensors read, all of them used. changed: share of the adapted weights that differ from the base's once
+    stored as `dtype`. logit_difference: largest, over the probe prompts, between merged and adapter-plus-base in float32;
+    stored_logit_difference: the same after the cast to `dtype`.
+    """
+
+    dtype: str
+    tensors: int
+    changed: float
+    logit_difference: float
+    stored_logit_difference: float
+
+
+def base_fingerprint(model: PreTrainedModel) -> str:
+    """16 hexadecimal digits of the base's weights, with or without an adapter inside, in float32 or in bfloat16.
+
+    Names, shapes and evenly spaced values of every tensor: enough to tell any two checkpoints apart in seconds.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        if ".lora_" not in name:
+            values = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED)]
+            digest.update(f"{name.replace('.base_layer.', '.')} {tuple(weight.shape)}".encode())
+            digest.update(values.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def write_base(folder: Path, model: PreTrainedModel) -> None:
+    """Notes beside an adapter which base `model` (with the adapter inside) has."""
+    facts = {"base": model.config.name_or_path, "fingerprint": base_fingerprint(model)}
+    (folder / BASE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def adapts_tied_weights(model: PreTrainedModel) -> bool:
+    """Whether an adapter sits on a head that is tied to the embedding: merged into one, it would change both."""
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    return tied and any(hasattr(end, "base_layer") or hasattr(end, "modules_to_save") for end in ends)
+
+
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Without peft's own remarks: it asks transformers for an old name, and what it finds amiss is an error of ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def load_adapter(
+    folder: Path, base: str | None, device: torch.device, dtype: torch.dtype | None = None
+) -> PeftModel:
+    """The adapter in `folder` on its base (or on `base`), in float32 unless `dtype` says otherwise.
+
+    Raises UserError when the base is another one than it was trained on, when not every tensor of the adapter found its
+    place, or when it sits on a tied head.
+    """
+    import peft
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    source = (
+        base
+        or json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+    )
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"base={source}: cannot be loaded ({first_line(error)}); give the adapter's base, base=FOLDER or base=ORG/NAME"
+        ) from None
+    model.to(device)
+    if (folder / BASE).is_file():
+        stored = json.loads((folder / BASE).read_text(encoding="utf-8"))
+        if (found := base_fingerprint(model)) != stored["fingerprint"]:
+            raise UserError(
+                f"base={source}: its weights ({found}) are not those that {folder} was trained on ({stored['fingerprint']},"
+                f" {stored['base']}); give that base (base=FOLDER or base=ORG/NAME; model.path=FOLDER where a recipe has no base)"
+            )
+    stored_tensors = peft.load_peft_weights(str(folder), device="cpu")
+    with quiet_peft():
+        adapted = peft.PeftModel.from_pretrained(model, str(folder)).eval()
+    wanted = peft.get_peft_model_state_dict(adapted).keys()
+    if odd := sorted(wanted ^ stored_tensors.keys()):
+        raise UserError(
+            f"adapter={folder}: {len(odd)} of its tensors do not fit this base (first: {odd[0]}); expected {len(wanted)} tensors"
+            f" such as {min(wanted)}"
+        )
+    if adapts_tied_weights(model):
+        raise UserError(
+            f"adapter={folder}: it adapts the head or the embedding of a model that ties the two, so that merging would change"
+            " both; use it as an adapter, or untie the base first"
+        )
+    return adapted
+
+
+def merge(adapted: PeftModel, tokenizer: Any, dtype: torch.dtype) -> tuple[PreTrainedModel, MergeReport]:
+    """The base with the adapter added, in float32, then cast to `dtype` once (a bf16 sum would round most of it away).
+
+    Raises UserError when the adapter changes no weight.
+    """
+    import peft
+
+    tensors = len(peft.get_peft_model_state_dict(adapted))
+    changed = changed_share(adapted, dtype)
+    expected = probe_logits(adapted, tokenizer)
+    with quiet_peft():
+        merged: Any = adapted.merge_and_unload(safe_merge=True)
+    difference = (probe_logits(merged, tokenizer) - expected).abs().max().item()
+    merged.to(dtype)
+    stored_difference = (probe_logits(merged, tokenizer) - expected).abs().max().item()
+    return merged, MergeReport(
+        str(dtype).removeprefix("torch."), tensors, changed, difference, stored_difference
+    )
+
+
+def changed_share(adapted: PeftModel, dtype: torch.dtype) -> float:
+    """Share of the adapted layers' weights that differ from the base's when both are stored as `dtype`."""
+    changed = total = 0
+    moved = False
+    layers: list[Any] = [module for module in adapted.modules() if hasattr(module, "lora_A")]
+    for layer in layers:
+        weight = layer.get_base_layer().weight.detach()
+        delta = layer.get_delta_weight("default").detach()
+        moved = moved or bool(delta.any())
+        changed += int(((weight + delta).to(dtype) != weight.to(dtype)).sum())
+        total += weight.numel()
+    if not moved:
+        raise UserError("adapter: it changes no weight (all its updates are zero); was it trained?")
+    return changed / total
+
+
+def probe_logits(model: Any, tokenizer: Any) -> torch.Tensor:
+    """[tokens, vocabulary] float32 logits of the probe prompts, one after the other."""
+    import torch
+
+    with torch.inference_mode():
+        encoded = [
+            tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"] for text in PROBES
+        ]
+        return torch.cat([model(input_ids=ids.to(model.device)).logits[0].float() for ids in encoded])

@@ -1,0 +1,74 @@
+"""The Hugging Face Hub, asked once: without network the local cache is used at once, not after a minute of retries."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rl.errors import UserError, first_line
+
+SECONDS = 10.0
+
+
+@contextmanager
+def hub(kind: Literal["model", "dataset"], repo_id: str) -> Iterator[None]:
+    """Inside, the Hub's libraries do not try to connect when the Hub has not answered for `repo_id`."""
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = offline or not _answers(kind, repo_id)
+    logger = logging.getLogger("datasets")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = offline
+        logger.setLevel(level)
+
+
+@functools.cache
+def _answers(kind: str, repo_id: str) -> bool:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().repo_info(repo_id, repo_type=kind, timeout=SECONDS)
+    except HfHubHTTPError:
+        return True  # it answers; the library that asks for the files says what is wrong
+    except Exception:  # whatever the HTTP library of the day raises when there is no connection
+        return False
+    return True
+
+
+def require_model(repo_id: str, revision: str | None) -> None:
+    """Raises UserError, without importing torch, when a model is neither on the Hub nor in the local cache."""
+    from huggingface_hub import hf_hub_download
+
+    with hub("model", repo_id), model_errors(repo_id):
+        hf_hub_download(repo_id, "config.json", revision=revision)
+
+
+@contextmanager
+def model_errors(repo_id: str) -> Iterator[None]:
+    """Turns a failure to fetch a model into one line that names it and the way out."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.id={repo_id}: cannot be loaded from the Hub ({first_line(error)}); connect to the network, or type"
+            " model.path=FOLDER of a local checkpoint"
+        ) from None
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is http://HOST, https too, with a port and a path where it has them."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False

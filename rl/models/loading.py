@@ -1,0 +1,149 @@
+"""Reading a checkpoint: its tokenizer, its chat format, its weights, with adapters where they are wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import renderers
+from renderers.base import Renderer, RendererConfig
+from rl.errors import UserError, first_line
+from rl.models.adapters import adapts_tied_weights, quiet_peft
+from rl.models.config import LoraConfig, ModelConfig
+from rl.models.hub import hub, model_errors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Renderer]:
+    """The model's tokenizer and the renderer bound to it."""
+    from rl.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    renderer = renderers.load(
+        config,
+        tokenizer,
+        model_renderer=model.renderer,
+        stop_tokens=model.stop_tokens,
+        eos_ids=end_ids(model),
+    )
+    return tokenizer, renderer
+
+
+def end_ids(model: ModelConfig) -> list[int]:
+    """The ids that the checkpoint's generation config ends on; [] when it has none."""
+    from transformers import GenerationConfig
+
+    from rl.models.loading import checkpoint_errors
+
+    try:
+        with checkpoint_errors(model):
+            ids = GenerationConfig.from_pretrained(
+                model.source, revision=model.revision or "main"
+            ).eos_token_id
+    except UserError:
+        return []
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]
+
+
+def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> PreTrainedModel:
+    """The causal model before it is placed; `on_gpu` says where it will compute. Raises UserError when the checkpoint cannot be had: it names
+    the Hub id and the way out."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # the bars of reading and writing shards; a download's stays
+    # Full fine-tuning keeps float32 master weights (a bf16 weight rounds small updates away) and computes in bf16.
+    dtype = {
+        "auto": torch.bfloat16 if on_gpu and spec.lora else torch.float32,
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+    }[spec.dtype]
+    with checkpoint_errors(spec):
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            spec.source,
+            revision=spec.revision,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+        )
+    model, loaded = found
+    if missing := sorted(loaded["missing_keys"]):
+        raise UserError(
+            f"{spec.source}: lacks {len(missing)} of the model's tensors (the first: {missing[0]}), which would be drawn at"
+            " random; give a whole checkpoint of a causal language model"
+        )
+    return model
+
+
+def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int) -> tuple[Any, Any]:
+    """`model` with fresh adapters inside, and the PEFT wrapper that saves them."""
+    import peft
+    import torch
+
+    torch.manual_seed(seed)  # LoRA's A matrices are drawn at random
+    try:
+        with quiet_peft():
+            adapter = peft.get_peft_model(
+                model,
+                peft.LoraConfig(
+                    r=lora.rank,
+                    lora_alpha=lora.alpha,  # type: ignore[arg-type]
+                    lora_dropout=lora.dropout,
+                    target_modules=lora.target_modules,
+                    task_type="CAUSAL_LM",
+                ),
+            )
+    except (ValueError, re.error) as error:
+        raise UserError(
+            f"model.lora.target_modules={lora.target_modules}: {str(error).splitlines()[0]}"
+        ) from None
+    if adapts_tied_weights(model):
+        raise UserError(
+            "model.lora.target_modules: this model ties its head to its embedding, and an adapter on one would change both"
+            " when merged; leave lm_head and embed_tokens out, e.g. model.lora.target_modules=all-linear"
+        )
+    if checkpointing:
+        model.enable_input_require_grads()
+    return adapter.get_base_model(), adapter
+
+
+def load_tokenizer(spec: ModelConfig) -> Any:
+    """The model's own tokenizer; raises UserError as `read_model` does."""
+    from transformers import AutoTokenizer
+
+    with checkpoint_errors(spec):
+        return AutoTokenizer.from_pretrained(spec.source, revision=spec.revision)
+
+
+@contextmanager
+def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
+    """Turns a failure to fetch or read a checkpoint into one line with the way out."""
+    if spec.path is None:
+        assert spec.id is not None
+        with hub("model", spec.id), model_errors(spec.id):
+            yield
+        return
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
+        raise UserError(
+            f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
+        ) from None
+
+
+def context_of(model: ModelConfig) -> int | None:
+    """The tokens of prompt and completion that the model's context holds, read without its weights; None: unknown."""
+    from transformers import AutoConfig
+
+    from rl.models.loading import checkpoint_errors
+
+    with checkpoint_errors(model):
+        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)

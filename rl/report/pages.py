@@ -1,0 +1,68 @@
+"""HTML pages of their own: pictures embedded, nothing fetched, every text escaped."""
+
+from __future__ import annotations
+
+import base64
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from rl.boxes import split_boxes
+from rl.errors import UserError
+from rl.report.style import Themed
+from rl.report.words import LABELS
+
+Language = Literal["en", "ja"]
+
+
+def language_of(run_dir: Path) -> Language:
+    """The run's own choice, `report.language` in its config.yaml; English where it says none."""
+    try:
+        config = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+        language = config["report"]["language"]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+        return "en"
+    return language if language in LABELS else "en"
+
+
+def write_page(
+    path: Path, template: str, language: Language, pictures: Mapping[str, Themed], **values: Any
+) -> Path:
+    """Renders a template of rl/report/templates/ with the language's labels and the pictures as data URLs; returns `path`."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("rl"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["boxes"] = split_boxes
+    embedded = {
+        name: {theme: _data_url(file) for theme, file in files.items()} for name, files in pictures.items()
+    }
+    page = environment.get_template(template).render(
+        labels=LABELS[language], language=language, plots=embedded, **values
+    )
+    path.write_text(page, encoding="utf-8", errors="replace")
+    return path
+
+
+def _data_url(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A line a row, a column a name in the order in which they first appear; a missing value is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def require_room(folder: Path, numbers: str) -> None:
+    """Raises UserError where something else stands in the place of the page, its pictures or its CSV."""
+    for name, blocks in {"report": Path.is_file, "report.html": Path.is_dir, numbers: Path.is_dir}.items():
+        if blocks(folder / name):
+            raise UserError(f"run={folder}: {name} stands where the report goes; move it away and try again")

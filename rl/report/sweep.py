@@ -1,0 +1,159 @@
+"""What a multirun's folder holds: its jobs, how each one ended and what it measured before and after training."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl.evaluation.statistics import Estimate
+from rl.report.summary import Rows, last_mean, measured, series
+from rl.storage.jsonl import read_jsonl
+from rl.storage.run_directory import RunDirectory
+
+# What a sweep compares: the name in evaluations.jsonl -> the name in metrics.jsonl.
+MEASURES = {
+    "accuracy": "reward_correct",
+    "truncated": "frac_truncated",
+    "tokens_per_correct": "tokens_per_correct",
+}
+BUDGET = "max_tokens"
+
+Measured = dict[str, Estimate]  # by names of MEASURES; what could not be measured is missing
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep. settings: its overrides as typed. budget: its max_tokens; None when it never began."""
+
+    folder: Path
+    state: str
+    step: int
+    reason: str
+    settings: Mapping[str, str]
+    budget: int | None
+    metrics: Rows
+    evaluations: Rows
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @property
+    def tested(self) -> bool:
+        """Whether it was evaluated on test problems both before its first step and after its last."""
+        steps = {row["step"] for row in self.evaluations}
+        return {1, self.step + 1} <= steps
+
+    def before(self) -> Measured:
+        """The policy before training: on the test problems, else what the first step logged, without intervals."""
+        if self.tested:
+            return self._at(1)
+        firsts = {name: series(self.metrics[:1], metric)[1] for name, metric in MEASURES.items()}
+        return {name: Estimate(values[0], math.nan, math.nan) for name, values in firsts.items() if values}
+
+    def after(self) -> Measured:
+        """The trained policy: on the test problems, else the mean of the last five steps, without intervals."""
+        if self.tested:
+            return self._at(self.step + 1)
+        means = {name: last_mean(self.metrics, metric) for name, metric in MEASURES.items()}
+        return {name: Estimate(mean, math.nan, math.nan) for name, mean in means.items() if mean is not None}
+
+    def _at(self, step: int) -> Measured:
+        row = next(row for row in reversed(self.evaluations) if row["step"] == step)
+        found = {name: measured(row, name) for name in MEASURES}
+        return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+
+def is_sweep(folder: Path) -> bool:
+    return not (folder / "metrics.jsonl").exists() and any(folder.glob("*/status.json"))
+
+
+def read_sweep(folder: Path) -> list[Job]:
+    """The jobs that have begun, in the order of their names, numbers by their size."""
+    files = folder.glob("*/status.json")
+    return [read_job(file.parent) for file in sorted(files, key=lambda file: natural(file.parent.name))]
+
+
+def read_job(folder: Path) -> Job:
+    status = {"state": "unreadable", "step": 0, "reason": "", **RunDirectory(folder).read_status()}
+    config = _read_yaml(folder / "config.yaml")
+    overrides = _read_yaml(folder / "overrides.yaml")
+    return Job(
+        folder=folder,
+        state=str(status["state"]),
+        step=RunDirectory(folder).step,
+        reason=str(status["reason"]),
+        settings=settings_of(overrides if isinstance(overrides, list) else []),
+        budget=config.get(BUDGET) if isinstance(config, Mapping) else None,
+        metrics=read_jsonl(folder / "metrics.jsonl"),
+        evaluations=read_jsonl(folder / "evaluations.jsonl"),
+    )
+
+
+def settings_of(overrides: Iterable[str]) -> dict[str, str]:
+    """{key: value} of overrides as typed, without the marks that add or remove."""
+    pairs = (str(override).partition("=") for override in overrides)
+    return {key.lstrip("+~"): value for key, _, value in pairs}
+
+
+def varied(jobs: Sequence[Job]) -> list[str]:
+    """The keys whose values tell the jobs apart, of those that began."""
+    begun = [job.settings for job in jobs if job.budget is not None]
+    keys = dict.fromkeys(key for settings in begun for key in settings)
+    return [key for key in keys if len({settings.get(key) for settings in begun}) > 1]
+
+
+def lines(jobs: Sequence[Job]) -> tuple[str, dict[str, list[tuple[float, Job]]]]:
+    """What stands on the horizontal axis, and one line of (x, job) for each combination of the other keys.
+
+    The axis is the budget, or the first swept number where all jobs have one budget.
+    """
+    keys = varied(jobs)
+    numbers = [key for key in keys if all(_number(job.settings.get(key)) is not None for job in jobs)]
+    axis = numbers[0] if numbers and len({job.budget for job in jobs}) == 1 else BUDGET
+    found: dict[str, list[tuple[float, Job]]] = {}
+    for job in jobs:
+        x = job.budget if axis == BUDGET else _number(job.settings[axis])
+        label = ", ".join(
+            f"{key}={_short(job.settings[key])}" for key in keys if key != axis and key in job.settings
+        )
+        if x is not None:
+            found.setdefault(label, []).append((x, job))
+    return axis, {label: sorted(line, key=lambda point: point[0]) for label, line in found.items()}
+
+
+def natural(name: str) -> list[Any]:
+    """A sort key under which max_tokens=64 stands before max_tokens=128."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
+
+
+def _short(value: str) -> str:
+    """The value, a long number with three digits."""
+    number = _number(value)
+    return value if number is None or len(value) <= 6 else f"{number:.3g}"
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _read_yaml(path: Path) -> Any:
+    """The file's content; None when it is missing or no YAML."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

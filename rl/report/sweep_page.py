@@ -1,0 +1,94 @@
+"""A multirun's folder as one self-contained HTML page: what its budgets cost and earned, and what became of each job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rl.errors import UserError
+from rl.report.pages import Language, language_of, require_room, write_csv, write_page
+from rl.report.style import save_themed
+from rl.report.summary import format_estimate
+from rl.report.sweep import BUDGET, MEASURES, Job, Measured, read_sweep, varied
+from rl.report.sweep_plots import draw_sweep
+from rl.report.words import LABELS
+
+
+def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
+    """Writes report.html, sweep.csv and report/sweep-*.png into the sweep's folder; returns the page's path.
+
+    The page needs no network and no other file, and links to the reports of the jobs beside it. A sweep that is still
+    going is reported as far as it is. Its language is the first job's own unless given. Raises UserError when the folder holds no job.
+    """
+    jobs = read_sweep(folder)
+    if not jobs:
+        raise UserError(f"run={folder} holds no run: give a run directory, or the folder of a sweep's runs")
+    require_room(folder, "sweep.csv")
+    language = language or language_of(jobs[0].folder)
+    write_csv([row_of(job, varied(jobs)) for job in jobs], folder / "sweep.csv")
+    draw = partial(draw_sweep, jobs, labels=LABELS[language])
+    return write_page(
+        folder / "report.html",
+        "sweep.html.j2",
+        language,
+        {"sweep": pictures} if (pictures := save_themed(folder / "report", "sweep", draw)) else {},
+        name=folder.resolve().name,
+        finished=[job for job in jobs if job.finished],
+        tested=settings_of_tests(jobs),
+        untested=any(job.finished and not job.tested for job in jobs),
+        columns=list(MEASURES),
+        jobs=[shown(job) for job in jobs],
+    )
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """What the page's table says of a job."""
+    before, after = (job.before(), job.after()) if job.finished else ({}, {})
+    report = f"{quote(job.name)}/report.html" if (job.folder / "report.html").is_file() else None
+    cells = [
+        [format_estimate(name, at.get(name)).partition(" ") for at in (before, after)] for name in MEASURES
+    ]
+    return {
+        "name": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "step": job.step,
+        "report": report,
+        "cells": cells,
+    }
+
+
+def settings_of_tests(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The different settings of the jobs' last evaluations: one, unless the sweep varies them."""
+    names = ("problems", "completions", "temperature")
+    last = [job.evaluations[-1] for job in jobs if job.finished and job.tested]
+    found = [{name: row[name] for name in names} for row in last]
+    return [setting for i, setting in enumerate(found) if setting not in found[:i]]
+
+
+def row_of(job: Job, keys: Sequence[str]) -> dict[str, Any]:
+    """A line of sweep.csv; an interval that is not known, or has no end, is empty."""
+    row: dict[str, Any] = {
+        "job": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "step": job.step,
+        BUDGET: job.budget,
+    }
+    row |= {key: job.settings.get(key) for key in keys if key != BUDGET}
+    if job.finished:
+        row["measured_on"] = "test" if job.tested else "train"
+        row |= columns("before", job.before()) | columns("after", job.after())
+    return row
+
+
+def columns(phase: str, measured: Measured) -> dict[str, float | None]:
+    return {
+        f"{name}_{phase}{end}": value if math.isfinite(value) else None
+        for name, estimate in measured.items()
+        for end, value in zip(("", "_low", "_high"), estimate, strict=True)
+    }

@@ -1,0 +1,85 @@
+"""What the stages of a step hand to each other: the opened run, a batch under way, a batch ready for its update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from renderers.base import Renderer
+from rl.blueprint import Blueprint
+from rl.budget import Budget
+from rl.data.problems import ProblemSet
+from rl.engines.base import Engine, PendingCompletions
+from rl.loggers.background import Loggers
+from rl.rollouts import Problem, Rollout, TrainingRow
+from rl.storage.run_directory import RunDirectory
+from rl.watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class PendingBatch:
+    """One step's problems and prompts, and their completions, requested when `version` steps were trained.
+
+    budget: the token budget of the completions.
+    """
+
+    problems: list[Problem]
+    prompts: list[list[int]]
+    completions: PendingCompletions
+    budget: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The opened parts of one training run. `done` steps were trained before this start.
+
+    pending: by step, the batches that were requested before their step came.
+    """
+
+    blueprint: Blueprint
+    problems: ProblemSet
+    renderer: Renderer
+    engine: Engine
+    loggers: Loggers
+    directory: RunDirectory
+    watchdog: Watchdog
+    budget: Budget
+    total_steps: int
+    done: int
+    pending: dict[int, PendingBatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's scored and weighed rollouts, ready for the update. evaluation: `eval/*` metrics, where due."""
+
+    step: int
+    rollouts: list[Rollout]
+    rows: list[TrainingRow]
+    learning_rate: float
+    evaluation: dict[str, float]
+    timer: Timer
+
+
+class Timer:
+    """Wall seconds of the stages of one step."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = time.perf_counter() - start
+
+    def metrics(self, sampled_tokens: int) -> dict[str, float]:
+        return {
+            **{f"time/{stage}": seconds for stage, seconds in self.seconds.items()},
+            "time/step": time.perf_counter() - self.start,
+            "tokens_per_second": sampled_tokens / self.seconds["sample"],
+        }

@@ -1,0 +1,80 @@
+"""Folders that cannot be made and disks that cannot be written, each as one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rl.errors import UserError
+
+# Errors of the disk, not of the program, and what helps.
+DISK_ERRORS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EFBIG: "raise the file-size limit (ulimit -f)",
+    errno.EROFS: "give a run_dir that can be written",
+    errno.EACCES: "give a run_dir that can be written",
+    errno.EPERM: "give a run_dir that can be written",
+}
+
+
+@contextmanager
+def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
+    """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the choice of the place.
+
+    So is any other error of the operating system over a file in `folder`. Libraries wrap such an error in one of their
+    own, or only quote it.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = _disk_error(error)
+        file = getattr(error, "filename", None)
+        if code is None and folder and isinstance(error, OSError) and _is_below(file, folder):
+            raise UserError(
+                f"{key}: {file} cannot be used: {error.strerror}; move it away and type the same command"
+            ) from error
+        if code is None:
+            raise
+        raise UserError(
+            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and type the"
+            " same command; what was whole stays as it was"
+        ) from error
+
+
+def _disk_error(error: BaseException | None) -> int | None:
+    while error is not None:
+        for code in DISK_ERRORS:
+            if getattr(error, "errno", None) == code or f"{os.strerror(code)} (os error {code})" in str(
+                error
+            ):
+                return code
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _is_below(file: object, folder: str | Path) -> bool:
+    return isinstance(file, str | Path) and Path(file).absolute().is_relative_to(
+        Path(folder).expanduser().absolute()
+    )
+
+
+def made_folder(key: str, wanted: str | Path) -> Path:
+    """The folder, made where it is missing. Raises UserError when it cannot be, before work that would be lost."""
+    path = Path(wanted).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{key}={wanted}: no folder can be made there ({error.strerror}); give another {key}"
+        ) from None
+    return path
+
+
+def no_folder(wanted: str | Path, error: Exception) -> UserError:
+    shown = str(wanted) if str(wanted).isprintable() else repr(str(wanted))
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"run_dir={shown}: no folder can be made there ({reason}); give another run_dir")

@@ -1,0 +1,124 @@
+"""A run's numbers, watched: what is not finite is counted and in the end stops the run, what stands out is logged."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from statistics import median
+
+from rl.engines.base import UpdateStats
+from rl.errors import UserError
+from rl.rollouts import Rollout, TrainingRow
+from rl.storage.jsonl import continue_jsonl, read_jsonl, write_row
+
+log = logging.getLogger("tanka")
+
+WATCHED = ("reward_total", "loss", "grad_norm")
+OUTLIER = 10.0  # times the median gradient norm; or the ratio of the learner's to the sampler's probability
+MEMORY = 50  # steps whose gradient norms make the median
+ENOUGH = 10  # steps after which that median means something
+
+CUT = 0.9  # of a step's completions: above it the budget leaves little to learn from
+CUT_STEPS = 20  # such steps in a row after which it is said, and said again
+
+
+class Watchdog:
+    """Watches the steps of the run in `run_dir`, of which `done` are trained."""
+
+    def __init__(self, run_dir: Path, done: int, max_nonfinite_steps: int) -> None:
+        self.file = run_dir / "nonfinite.jsonl"
+        self.limit = max_nonfinite_steps
+        rows = read_jsonl(run_dir / "metrics.jsonl", done)
+        self.in_a_row = len(list(takewhile(lambda row: row.get("nonfinite"), reversed(rows))))
+        self.grad_norms = deque((row["grad_norm"] for row in rows if row.get("grad_norm")), maxlen=MEMORY)
+        self.cut_in_a_row = len(
+            list(takewhile(lambda row: row.get("frac_truncated", 0.0) > CUT, reversed(rows)))
+        )
+
+    def metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """`nonfinite`: 1 when the step's reward, loss or gradient was not a finite number, else 0."""
+        return {"nonfinite": float(not all(math.isfinite(metrics[name]) for name in WATCHED))}
+
+    def check(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        rollouts: Sequence[Rollout],
+        rows: Sequence[TrainingRow],
+        stats: UpdateStats,
+    ) -> None:
+        """Logs what stands out in a step's metrics, and keeps the rows of one that was not finite.
+
+        Raises UserError after `max_nonfinite_steps` such steps in a row.
+        """
+        self._log_truncation(step, metrics)
+        if not metrics["nonfinite"]:
+            self.in_a_row = 0
+            self._log_outliers(step, metrics)
+            return
+        self.in_a_row += 1
+        values = ", ".join(f"{name} {metrics[name]:g}" for name in WATCHED)
+        log.warning("step %d moved no weights (%s); its rows are in %s", step, values, self.file.name)
+        with continue_jsonl(self.file, step - 1) as file:
+            for i in offending(rows, stats):
+                write_row(file, {"step": step, **_facts(rollouts[i], rows[i], stats.sequence_kl[i])})
+        if self.in_a_row >= self.limit:
+            cause = (
+                "a smaller learning_rate"
+                if math.isfinite(metrics["reward_total"])
+                else "another reward, or mend it"
+            )
+            raise UserError(
+                f"max_nonfinite_steps={self.limit}: {self.in_a_row} steps in a row were not finite ({values}); the rows are"
+                f" in {self.file}; the weights are those of the last good step; try {cause}"
+            )
+
+    def _log_truncation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Every CUT_STEPS steps in a row that cut nearly everything, the numbers of the last one."""
+        self.cut_in_a_row = self.cut_in_a_row + 1 if metrics["frac_truncated"] > CUT else 0
+        if self.cut_in_a_row and self.cut_in_a_row % CUT_STEPS == 0:
+            log.warning(
+                "step %d: %d steps in a row had more than %.0f %% of their completions cut (now %.0f %% at %d tokens,"
+                " reward_total %.3f); a larger max_tokens, or one of the remedies in preflight.json, leaves more to learn from",
+                step, self.cut_in_a_row, 100 * CUT, 100 * metrics["frac_truncated"], metrics["budget"],
+                metrics["reward_total"],
+            )  # fmt: skip
+
+    def _log_outliers(self, step: int, metrics: Mapping[str, float]) -> None:
+        usual = median(self.grad_norms) if len(self.grad_norms) >= ENOUGH else math.inf
+        if metrics["grad_norm"] > OUTLIER * usual:
+            log.warning("step %d: gradient norm %.3g, usually %.3g", step, metrics["grad_norm"], usual)
+        if metrics["grad_norm"]:
+            self.grad_norms.append(metrics["grad_norm"])
+        low, high = metrics["ratio/min"], metrics["ratio/max"]
+        if high > OUTLIER or low < 1 / OUTLIER:
+            log.warning("step %d: the learner's probability of a token is %.3g to %.3g times the sampler's", step, low, high)  # fmt: skip
+
+
+def offending(rows: Sequence[TrainingRow], stats: UpdateStats) -> list[int]:
+    """Indices of the rows with a number that is not finite; all rows when only their sum is not."""
+    found = [
+        i
+        for i, (row, kl) in enumerate(zip(rows, stats.sequence_kl, strict=True))
+        if not all(map(math.isfinite, [kl, *row.coefficients, *row.behavior_logprobs]))
+    ]
+    return found or list(range(len(rows)))
+
+
+def _facts(rollout: Rollout, row: TrainingRow, sequence_kl: float) -> dict[str, object]:
+    return {
+        "id": rollout.problem.id,
+        "question": rollout.problem.question,
+        "raw": rollout.parsed.raw,
+        "prompt_tokens": list(row.prompt_tokens),
+        "completion_tokens": list(row.completion_tokens),
+        "behavior_logprobs": list(row.behavior_logprobs),
+        "coefficients": list(row.coefficients),
+        "rewards": rollout.rewards,
+        "reward": rollout.reward,
+        "sequence_kl": sequence_kl,
+    }
