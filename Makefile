@@ -29,7 +29,7 @@ test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hyp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this CPU; the first time it installs about 6 GB.
-	TANKA_TEST_TINKER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_tinker_server.py
+	TANKA_TEST_TINKER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_tinker_server.py
 
 lint: .venv/installed-dev  ## Linter, formatter, type checker.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

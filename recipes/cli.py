@@ -27,7 +27,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from recipes.overrides import first_value, grid_size, parse_override, values_of, with_quotes
@@ -116,14 +116,23 @@ def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
     return run
 
 
+NAMED_GROUPS = ("model", "data", "rewards", "loss")
+
+
 def _composed(config: DictConfig) -> Composed:
     job = HydraConfig.get()
     multirun = job.mode == RunMode.MULTIRUN
+    choices = {str(k): str(v) for k, v in job.runtime.choices.items() if "hydra/" not in str(k)}
+    # An option that does not name itself is called by its file: a run's name, messages and the model card use it.
+    with open_dict(config):
+        for group in NAMED_GROUPS:
+            if isinstance(config.get(group), DictConfig):
+                config[group].setdefault("name", choices.get(group, group))
     return Composed(
         tree=resolved(config),
         raw=config,
         overrides=list(job.overrides.task),
-        choices={str(k): str(v) for k, v in job.runtime.choices.items() if "hydra/" not in str(k)},
+        choices=choices,
         job_dir=Path(job.runtime.output_dir) if multirun else None,
     )
 

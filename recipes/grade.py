@@ -162,7 +162,12 @@ def grade_rows(rows: Sequence[Row], answer_region: AnswerRegion) -> list[dict[st
 
 
 def result_of(row: Row, verdict: Verdict) -> dict[str, Any]:
-    result = {"id": row.id, **asdict(verdict), "correct": int(verdict.correct), "format": int(verdict.format)}
+    result = {
+        "id": row.id,
+        **asdict(verdict),
+        "correct": int(bool(verdict.correct)),
+        "format": int(verdict.format),
+    }
     if row.gold is None:
         result |= {"gold": None, "correct": 0, "reason": "gold_rejected"}
     return {key: result[key] for key in ("id", "gold", "extracted", "correct", "format", "reason", "seconds")}

@@ -105,7 +105,8 @@ def help_rank_0(blueprint: Blueprint) -> None:
 def print_results(directory: RunDirectory) -> float | None:
     """First step against last ones, and where the weights and the report are.
 
-    Returns the last steps' mean of frac_all_good: the outcome of a run, into which no reward's weight enters.
+    Returns the last steps' mean of frac_all_good: the outcome of a run, into which no reward's weight enters; of
+    reward_total where no reward asks for correct answers.
     """
     import rich
 
@@ -117,7 +118,8 @@ def print_results(directory: RunDirectory) -> float | None:
         console.print(summary_table(rows))
     report = write_report(directory.path) if rows else "none: metrics.jsonl holds no step"
     console.print(f"weights: {directory.final}", f"report:  {report}", sep="\n", soft_wrap=True)
-    return last_mean(rows, "frac_all_good")
+    good = last_mean(rows, "frac_all_good")
+    return last_mean(rows, "reward_total") if good is None else good
 
 
 @contextmanager

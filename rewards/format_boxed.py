@@ -16,6 +16,7 @@ class FormatBoxed:
     weight: float = 1.0
     baseline: float = 0.0
 
+    needs_grading: ClassVar[bool] = False
     answer_format: ClassVar[str] = "boxed"
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:

@@ -19,6 +19,7 @@ class FormatThinkAnswer:
     weight: float = 1.0
     baseline: float = 0.0
 
+    needs_grading: ClassVar[bool] = False
     answer_format: ClassVar[str] = "think_answer"
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.errors import UserError
 from rl.rollouts import Rollout
@@ -21,6 +22,8 @@ class Overlong:
     cache_tokens: int
     weight: float = 1.0
     baseline: float = 1.0
+
+    needs_grading: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.cache_tokens <= self.max_tokens:

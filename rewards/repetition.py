@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rl.errors import UserError
 from rl.rollouts import Rollout
@@ -19,6 +20,8 @@ class Repetition:
     ngram: int = 8
     weight: float = 1.0
     baseline: float = 1.0
+
+    needs_grading: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.ngram < 1:

@@ -19,11 +19,15 @@ CONSTANT_STEPS = 20  # batches after which a reward that never varied is reporte
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionReward:
-    """A user's function as a reward: `function(rollouts)` returns one number a rollout."""
+    """A user's function as a reward: `function(rollouts)` returns one number a rollout.
+
+    needs_grading: whether it reads `rollout.verdict.correct`.
+    """
 
     function: Callable[[Sequence[Rollout]], Sequence[float]]
     weight: float = 1.0
     baseline: float = 0.0
+    needs_grading: bool = True
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         return list(self.function(rollouts))
@@ -63,13 +67,20 @@ class RewardSet:
                 )
         self._grader = Grader(self.answer_format, self.answer_region)
 
+    @property
+    def needs_grading(self) -> bool:
+        """Whether any reward asks if an answer is correct."""
+        return any(getattr(term, "needs_grading", True) for term in self.terms.values())
+
     def start(self) -> None:
         """Starts the grader's first worker in the background, so that it is ready when the weights are."""
-        self._grader.start()
+        if self.needs_grading:
+            self._grader.start()
 
     def check(self) -> None:
         """Grades known answers. Raises UserError when one comes out wrong."""
-        self._grader.self_test()
+        if self.needs_grading:
+            self._grader.self_test()
 
     def close(self) -> None:
         """Ends the grader's workers."""
@@ -77,7 +88,8 @@ class RewardSet:
 
     def expect(self, rollouts: Sequence[Rollout]) -> None:
         """Begins to grade rollouts of the next batch to score; returns at once."""
-        self._grader.expect([Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts])
+        if self.needs_grading:
+            self._grader.expect([Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts])
 
     def score(self, rollouts: Sequence[Rollout], *, watch: bool = True) -> None:
         """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
@@ -86,7 +98,8 @@ class RewardSet:
         UserError too) when it returns anything but finite numbers.
         """
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
-        for rollout, verdict in zip(rollouts, self._grader.grade(samples), strict=True):
+        verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
+        for rollout, verdict in zip(rollouts, verdicts, strict=True):
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             values = _checked_values(name, term, rollouts)

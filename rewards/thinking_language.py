@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rl.rollouts import Rollout
 
@@ -37,6 +37,8 @@ class ThinkingLanguage:
     language: Language
     weight: float = 1.0
     baseline: float = 0.0
+
+    needs_grading: ClassVar[bool] = False
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         return [script_share(r.parsed.thinking or r.parsed.text, self.language) for r in rollouts]

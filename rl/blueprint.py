@@ -175,6 +175,11 @@ class Blueprint:
                 "group_size=1: this loss compares the completions of one problem and needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
+        if self.loss.needs_verdicts and not self.rewards.needs_grading:
+            raise UserError(
+                f"loss={self.loss.name}: with these settings it trains failed answers differently, and no reward of this set"
+                " says which answers fail; add the reward correct, or type loss.negative_token_fraction=1.0"
+            )
         if self.sampling.truncated and not self.sampling.allow_truncated_support:
             raise UserError(
                 f"sampling.{self.sampling.truncated}: it cuts tokens from the distribution, so that importance weights no"
@@ -210,7 +215,7 @@ def reward_from(node: Mapping[str, Any], key: str) -> Any:
     if target is None or inspect.isclass(target):
         return convert(node, Reward, key)
     parameters = target_parameters(target)
-    known = {*parameters, "weight", "baseline", TARGET}
+    known = {*parameters, "weight", "baseline", "needs_grading", TARGET}
     for name in node:
         if name not in known:
             raise unknown_key(key, name, known)

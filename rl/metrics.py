@@ -1,5 +1,8 @@
 """Every number that is logged, with its definition. Names without a prefix are W&B's too.
 
+Where no reward needs to know whether an answer is correct, the metrics of correctness (`frac_all_good`, `by_group/*`,
+`tokens_per_correct`, `correct_given_finished`, `grade/*`) are absent.
+
 | name | definition |
 |---|---|
 | `reward_total` | mean over the N rollouts of the weighted reward sum |
@@ -45,35 +48,42 @@ REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout"
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """What N graded rollouts say about the policy that made them; NaN where a mean has nothing to average."""
+    """What N scored rollouts say about the policy that made them; NaN where a mean has nothing to average."""
     lengths = [len(r.completion.tokens) for r in rollouts]
-    truncated = [r.completion.stop_reason == "length" for r in rollouts]
-    correct = [r.verdict.correct for r in rollouts]
-    good = [r.verdict.correct and r.verdict.format for r in rollouts]
-    reasons = Counter(r.verdict.reason for r in rollouts)
-    finished = [c for c, cut in zip(correct, truncated, strict=True) if not cut]
     logprobs = [value for r in rollouts for value in r.completion.logprobs]
     entropies = [value for r in rollouts for value in r.completion.entropies or ()]
-    metrics = {
+    return {
         "reward_total": fmean(r.reward for r in rollouts),
         **{f"reward_{name}": fmean(r.rewards[name] for r in rollouts) for name in rollouts[0].rewards},
-        "frac_all_good": fmean(good),
-        **group_metrics([r.group for r in rollouts], good),
         "entropy": -fmean(logprobs),
-        "frac_truncated": fmean(truncated),
+        **({"entropy_exact": fmean(entropies)} if entropies else {}),
+        "frac_truncated": fmean(r.completion.stop_reason == "length" for r in rollouts),
         "tokens/mean": fmean(lengths),
         "tokens/p50": median(lengths),
         "tokens/p90": percentile(lengths, 0.9),
         "tokens/max": max(lengths),
         "tokens/thinking": fmean(thinking_tokens(r) for r in rollouts),
-        "tokens_per_correct": sum(lengths) / sum(correct) if any(correct) else math.nan,
-        "correct_given_finished": fmean(finished) if finished else math.nan,
         "thinking_ja_share": fmean(script_share(r.parsed.thinking, "ja") for r in rollouts),
+        **grading_metrics(rollouts),
+    }
+
+
+def grading_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The metrics of correctness; {} where no reward asked for it."""
+    if rollouts[0].verdict.correct is None:
+        return {}
+    correct = [r.verdict.correct for r in rollouts]
+    good = [r.verdict.correct and r.verdict.format for r in rollouts]
+    finished = [r.verdict.correct for r in rollouts if r.completion.stop_reason != "length"]
+    reasons = Counter(r.verdict.reason for r in rollouts)
+    tokens = sum(len(r.completion.tokens) for r in rollouts)
+    return {
+        "frac_all_good": fmean(good),
+        **group_metrics([r.group for r in rollouts], good),
+        "tokens_per_correct": tokens / sum(correct) if any(correct) else math.nan,
+        "correct_given_finished": fmean(finished) if finished else math.nan,
         **{f"grade/{reason}": reasons[reason] / len(rollouts) for reason in REASONS},
     }
-    if entropies:
-        metrics["entropy_exact"] = fmean(entropies)
-    return metrics
 
 
 def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, float]:

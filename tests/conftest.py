@@ -1,99 +1,13 @@
-"""Shared fixtures: where the real data lies, and how a user's command is run."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 
-import functools
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[1]
-
-
-def shared_dir() -> Path:
-    """The folder of real rows and golden cases that lies beside a checkout; skips the test where it is missing."""
-    path = Path(os.environ.get("TANKA_SHARED", ROOT.parent / "shared"))
-    if not path.is_dir():
-        pytest.skip(
-            f"needs the shared data folder beside the checkout ({path.name}/); set TANKA_SHARED to its path"
-        )
-    return path
-
-
-def run_recipe(
-    recipe: str,
-    *arguments: str,
-    cwd: Path,
-    path: Path | None = None,
-    environment: dict[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """`python -m recipes.<recipe> ...` as a user without network runs it; `path` goes first on the Python path."""
-    variables = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(p) for p in (path, ROOT) if p),
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "offline",
-        **(environment or {}),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", f"recipes.{recipe}", *arguments],
-        cwd=cwd, env=variables, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=1100,
-    )  # fmt: skip
-
-
-rl_basic = functools.partial(run_recipe, "rl_basic")
-
-
-ARCHITECTURES = ("qwen3", "qwen2", "llama")
+from tests.helpers.models import random_model
 
 
 @pytest.fixture(scope="session")
 def tiny_random_model():
-    """A function that makes a small random causal model of an architecture, and a tokenizer of the same vocabulary."""
-
-    def make(architecture: str = "qwen3", **changes):
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        torch.manual_seed(0)
-        tokenizer = chatml_tokenizer()
-        settings = {
-            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-            "initializer_range": 0.3, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": None,
-        }  # fmt: skip
-        if architecture == "qwen3":
-            settings["head_dim"] = 8
-        config = AutoConfig.for_model(architecture, **(settings | changes))
-        return AutoModelForCausalLM.from_config(config), tokenizer
-
-    return make
-
-
-def chatml_tokenizer():
-    """A byte-level tokenizer without merges, with ChatML's tokens and template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        clean_up_tokenization_spaces=False,
-    )
-    fast.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
-    fast.add_tokens(["<think>", "</think>"])
-    fast.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n"
-        "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-    )
-    return fast
+    """`random_model`: a function that makes a small random causal model of an architecture, and its tokenizer."""
+    return random_model

@@ -22,7 +22,9 @@ from rl.rollouts import Parsed
 
 AnswerFormat = Literal["boxed", "think_answer"]
 AnswerRegion = Literal["after_thinking", "anywhere"]
-Reason = Literal["correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated"]
+Reason = Literal[
+    "correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated", "ungraded"
+]
 
 # One case for each part of the grader that a broken environment takes away (a percent sign under another antlr).
 _SELF_TEST = (
@@ -50,11 +52,12 @@ class Sample:
 class Verdict:
     """What one completion earned, and why.
 
-    format: the answer stands in the wanted format, right or wrong. extracted: the answer as the model wrote it.
+    correct: None where no reward needs it, so that nothing was compared. format: the answer stands in the wanted
+    format, right or wrong. extracted: the answer as the model wrote it.
     seconds: the time that the comparison took.
     """
 
-    correct: bool
+    correct: bool | None
     format: bool
     extracted: str | None
     gold: str
@@ -106,6 +109,14 @@ class Grader:
             _missing(sample, extraction)
             if extraction.answer is None
             else _graded(sample, extraction, *next(outcomes))
+            for sample, extraction in zip(samples, found, strict=True)
+        ]
+
+    def extract(self, samples: Sequence[Sample]) -> list[Verdict]:
+        """Verdicts on the format alone, in order: the answers are found and not compared."""
+        found = [self._extract(sample.parsed) for sample in samples]
+        return [
+            Verdict(None, extraction.format, extraction.answer, sample.gold, "ungraded", 0.0)
             for sample, extraction in zip(samples, found, strict=True)
         ]
 

@@ -154,7 +154,8 @@ def draw_budgets(results: Results, colors: Colors, labels: Labels) -> Figure:
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     shown = [each for each in results if each.part == ALL and each.policy != CHANGE]
-    for axes, name in zip(figure.subplots(1, 3), PLOTTED, strict=True):
+    names = [name for name in PLOTTED if name in shown[0].estimates]
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         _panel(axes, shown, name, colors, labels)
     return figure
 

@@ -111,7 +111,7 @@ def parts(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
 
 
 MEANS: Mapping[str, Callable[[Rollout], float]] = {
-    "accuracy": lambda r: r.verdict.correct,
+    "accuracy": lambda r: r.verdict.correct,  # absent where nothing was graded
     "reward": lambda r: r.reward,
     "format": lambda r: r.verdict.format,
     "truncated": lambda r: r.completion.stop_reason == "length",
@@ -133,12 +133,16 @@ def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
     | `pass@k`, `maj@k` | a correct answer among k; the most frequent of k answers is correct (see rl/evaluation/statistics.py) |
     | `signal` | share of problems whose completions earn different rewards: only those teach a group-relative loss |
     | `tokens_per_correct` | completion tokens spent for each correct answer (NaN: none was correct) |
+
+    Where no reward asked whether answers are correct, `accuracy` and what follows from it are absent.
     """
     values = problem_values(rollouts, ks)
-    return {
-        **{name: (estimate if name in AMOUNTS else estimate_share)(each) for name, each in values.items()},
-        "tokens_per_correct": estimate(values["tokens"], values["accuracy"]),
+    measured = {
+        name: (estimate if name in AMOUNTS else estimate_share)(each) for name, each in values.items()
     }
+    if "accuracy" in values:
+        measured["tokens_per_correct"] = estimate(values["tokens"], values["accuracy"])
+    return measured
 
 
 def differences(before: Sequence[Rollout], after: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
@@ -151,8 +155,12 @@ def differences(before: Sequence[Rollout], after: Sequence[Rollout], ks: Sequenc
 def problem_values(rollouts: Iterable[Rollout], ks: Sequence[int] = ()) -> dict[str, list[float]]:
     """[P] values of every measure that is a mean over problems."""
     groups = by_problem(rollouts)
+    means = dict(MEANS)
+    if groups[0][0].verdict.correct is None:
+        del means["accuracy"]
+        ks = ()
     return {
-        **{name: [sum(map(value, group)) / len(group) for group in groups] for name, value in MEANS.items()},
+        **{name: [sum(map(value, group)) / len(group) for group in groups] for name, value in means.items()},
         **{f"pass@{k}": [_pass(group, k) for group in groups] for k in ks},
         **{f"maj@{k}": [majority_at_k(list(map(_vote, group)), True, k) for group in groups] for k in ks},
         "signal": [float(len({r.reward for r in group}) > 1) for group in groups],

@@ -31,17 +31,20 @@ def write_card(folder: Path, run: Path, merge: Mapping[str, Any] | None = None) 
     model, data = config["model"], config["data"]
     adapter = (folder / "adapter_config.json").is_file()
     front = ModelCardData(
-        base_model=model["id"] or model["name"],
+        base_model=model.get("id") or model["name"],
         base_model_relation="adapter" if adapter else "finetune",
         datasets=[data["id"]] if data.get("id") else None,
-        language=["en", "ja"] if data["language"] == "both" else [data["language"]],
+        language=["en", "ja"] if data.get("language", "both") == "both" else [data["language"]],
         library_name="peft" if adapter else "transformers",
         license=licence_of(model),
         pipeline_tag="text-generation",
         tags=["tanka-rl", "reinforcement-learning", config["loss"]["name"], "token-budget"],
     )
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("rl"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=jinja2.PackageLoader("rl.models"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     text = environment.get_template("model_card.md.j2").render(
         front=front.to_yaml(),

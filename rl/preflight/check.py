@@ -179,7 +179,9 @@ def read(blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Se
         rollouts = sampled.at(budget, renderer)
         blueprint.rewards.score(rollouts, watch=False)
         measured = measure(rollouts)
-        readings[budget] = {name: measured[name] for name in MEASURED} | {"signal": baseline.signal(rollouts)}
+        readings[budget] = {name: measured[name] for name in MEASURED if name in measured} | {
+            "signal": baseline.signal(rollouts)
+        }
     budget = blueprint.budget.first(blueprint.max_tokens)
     return Preflight(
         budget=budget,
@@ -231,5 +233,7 @@ def remedies(
 
 def facts(reading: Estimates, baseline: Baseline) -> str:
     """E.g. "89 % cut, 11 % correct, a signal in 62 % of the groups of 8"."""
-    cut, correct, signal = (f"{100 * reading[n].value:.0f} %" for n in ("truncated", "accuracy", "signal"))
-    return f"{cut} cut, {correct} correct, a signal in {signal} of the {baseline}"
+    words = {"truncated": "{} cut", "accuracy": "{} correct", "signal": f"a signal in {{}} of the {baseline}"}
+    return ", ".join(
+        text.format(f"{100 * reading[name].value:.0f} %") for name, text in words.items() if name in reading
+    )

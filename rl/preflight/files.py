@@ -67,13 +67,15 @@ def _budgets(found: Preflight) -> Table:
         notes = ((found.budget, "this run"), (found.smallest, "smallest"))
         mark = ", ".join(note for at, note in notes if at == budget)
         table.add_row(
-            str(budget), *(cell(name, reading[name]) for name in COLUMNS), f"← {mark}" if mark else ""
+            str(budget), *(cell(name, reading.get(name)) for name in COLUMNS), f"← {mark}" if mark else ""
         )
     return table
 
 
-def cell(name: str, estimate: Estimate) -> str:
-    """E.g. "0.89 0.85…0.93": a value and its 95 % interval."""
+def cell(name: str, estimate: Estimate | None) -> str:
+    """E.g. "0.89 0.85…0.93": a value and its 95 % interval; – for None."""
+    if estimate is None:
+        return "–"
     digits = 0 if name == "tokens" else 2
     return "{:.{d}f} {:.{d}f}…{:.{d}f}".format(*estimate, d=digits)
 
@@ -138,6 +140,8 @@ def draw(found: Preflight, colors: Colors, labels: Labels) -> Figure:
     figure = Figure(figsize=(9.6, 3.6), layout="constrained")
     for axes, (panel, names) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
         for name in names:
+            if name not in found.readings[found.budget]:
+                continue
             index = list(COLUMNS).index(name)
             _line(axes, found, name, colors[index], MARKERS[index], labels)
         budgets = list(found.readings)

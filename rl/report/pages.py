@@ -35,7 +35,7 @@ def write_page(
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("rl"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.PackageLoader("rl.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["boxes"] = split_boxes
     embedded = {

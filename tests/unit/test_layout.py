@@ -28,6 +28,8 @@ def imported(module: str) -> set[str]:
             assert node.module is not None
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else node.module for name in names}
+    missing = {name for name in found - MODULES.keys() if name.partition(".")[0] in PACKAGES}
+    assert not missing, f"{module} imports {missing}, which do not exist"
     return (found & MODULES.keys()) - {module}
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rl.blueprint import Blueprint, EngineConfig
 from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
-from rl.engines.local.memory import StepSizes, shape_of, step_memory
+from rl.engines.local.memory import shape_of, step_memory
 from rl.engines.local.options import LocalOptions
 from rl.models.device import default_kv_gb, resolve_device
 
@@ -42,11 +42,6 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         import torch
 
         device = torch.device(resolve_device(blueprint.device))
-        on_gpu = device.type == "cuda"
-        sizes = StepSizes(
-            microbatch_tokens=self.microbatch(on_gpu),
-            max_kv_bytes=(self.max_kv_gb or default_kv_gb(device)) * 2**30,
-            checkpoints=self.checkpoints(on_gpu),
-            on_gpu=on_gpu,
-        )
-        return step_memory(blueprint, shape_of(blueprint.model), prompt_tokens, sizes)
+        max_kv_bytes = (self.max_kv_gb or default_kv_gb(device)) * 2**30
+        shape = shape_of(blueprint.model)
+        return step_memory(blueprint, self, shape, prompt_tokens, device.type == "cuda", max_kv_bytes)

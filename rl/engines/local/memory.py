@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rl.blueprint import Blueprint
+from rl.engines.local.options import LocalOptions
 from rl.models.config import LoraConfig, ModelConfig
 from rl.models.loading import checkpoint_errors
 
@@ -96,24 +97,16 @@ def text_config(model: ModelConfig) -> Any:
         return AutoConfig.from_pretrained(model.source, revision=model.revision).get_text_config()
 
 
-@dataclass(frozen=True)
-class StepSizes:
-    """How a step is cut: tokens in one pass of the learner, bytes of the sampler's cache, and where it computes.
-
-    checkpoints: whether activations are computed anew in the backward pass.
-    """
-
-    microbatch_tokens: int
-    max_kv_bytes: float
-    checkpoints: bool
-    on_gpu: bool
-
-
 def step_memory(
-    blueprint: Blueprint, shape: ModelShape, prompt_tokens: int, sizes: StepSizes
+    blueprint: Blueprint,
+    options: LocalOptions,
+    shape: ModelShape,
+    prompt_tokens: int,
+    on_gpu: bool,
+    max_kv_bytes: float,
 ) -> dict[str, float]:
     """Bytes by part (the names above) of a step whose longest prompt has `prompt_tokens`; `peak` is the most at once."""
-    lora, on_gpu = blueprint.model.lora, sizes.on_gpu
+    lora = blueprint.model.lora
     half = blueprint.model.dtype == "bfloat16" or (blueprint.model.dtype == "auto" and on_gpu and lora)
     weight = 2 if half else 4
     computed = 2 if on_gpu else weight
@@ -124,11 +117,11 @@ def step_memory(
     group_tokens = prompt_tokens + n * budget  # completions share their prompt
     cached_tokens = n * (prompt_tokens + budget) if on_gpu else group_tokens  # each holds a copy there
     group_kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * cached_tokens * weight
-    groups = min(blueprint.batch_size, max(1, int(sizes.max_kv_bytes // group_kv)))
-    tokens = min(sizes.microbatch_tokens, blueprint.batch_size * group_tokens)
+    groups = min(blueprint.batch_size, max(1, int(max_kv_bytes // group_kv)))
+    tokens = min(options.microbatch(on_gpu), blueprint.batch_size * group_tokens)
     sampled = tokens * n * budget / group_tokens
     saved = shape.layers * shape.saved_values
-    if sizes.checkpoints:
+    if options.checkpoints(on_gpu):
         saved = shape.layers * shape.hidden_size + shape.saved_values
     parts = {
         # Under autocast a float32 weight that is trained has a copy in bfloat16.

@@ -12,9 +12,9 @@ from rl import signals
 from rl.engines.base import Learner, UpdateStats
 from rl.engines.prices import Tokens
 from rl.engines.tinker.calls import finished, service_errors
+from rl.engines.tinker.ledger import Ledger
 from rl.engines.tinker.options import TinkerOptions
 from rl.engines.tinker.rows import datum, has_signal, loss_name, row_logprobs, stats_of
-from rl.engines.tinker.sampling import Ledger
 from rl.engines.tinker.service import Service
 from rl.errors import Stopped, UserError
 from rl.losses.base import PolicyLoss

@@ -1,0 +1,54 @@
+"""Where the project and the shared data are, and how a user's command is run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def shared_dir() -> Path:
+    """The folder of real rows and golden cases that lies beside a checkout; skips the test where it is missing."""
+    path = Path(os.environ.get("TANKA_SHARED", ROOT.parent / "shared"))
+    if not path.is_dir():
+        pytest.skip(
+            f"needs the shared data folder beside the checkout ({path.name}/); set TANKA_SHARED to its path"
+        )
+    return path
+
+
+def run_recipe(
+    recipe: str,
+    *arguments: str,
+    cwd: Path,
+    path: Path | None = None,
+    environment: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """`python -m recipes.<recipe> ...` as a user without network runs it; `path` goes first on the Python path."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(p) for p in (path, ROOT) if p),
+        "HF_HUB_OFFLINE": "1",
+        "WANDB_MODE": "offline",
+        **(environment or {}),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", f"recipes.{recipe}", *arguments],
+        cwd=cwd, env=variables, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=1100,
+    )  # fmt: skip
+
+
+rl_basic = functools.partial(run_recipe, "rl_basic")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
