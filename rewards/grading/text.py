@@ -101,8 +101,9 @@ _REPLACEMENTS = (
     (re.compile(r"(^|[\[(,])\s*+\+\s*+(?=\\infty)"), r"\1"),
     (re.compile(r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![A-Za-z]))|\\(?:text)?degree(?![A-Za-z])"), "°"),
     (re.compile(r"\\%"), "%"),
-    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u20a0-\u20cf]"), " "),
+    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u0e3f\u20a0-\u20cf]"), " "),
 )
+_NEXT_EQUATION = re.compile(r"\\\\(?=\s*[^\s=][^=]*=)")
 # A backslash pair is a line break, of a matrix where there is one, so it is consumed before "\\ ".
 _SPACING = re.compile(r"(\\\\)|\\[,;: ]|\\(?:quad|qquad|enspace|thinspace|hfill|newline)(?![A-Za-z])|[~\s]")
 # \sqrt(2) is not LaTeX, but has one meaning; \sqrt2, \frac12 and \frac{1}2 are.
@@ -140,7 +141,9 @@ def tidy(text: str) -> str:
     if not text.isalnum() or "pi" in text:
         for pattern, replacement in _REPLACEMENTS:
             text = pattern.sub(replacement, text)
-        line_break = r"\\" if r"\begin" in text else " "
+        matrix = r"\begin" in text
+        line_break = r"\\" if matrix else " "
+        text = text if matrix else _NEXT_EQUATION.sub(", ", text)
         text = _SPACING.sub(lambda m: line_break if m[1] else " ", text)
         text = _CALLED_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or ''}}}", text)
         text = _NUMERATOR.sub(lambda m: rf"\frac{{{m[1]}}}" if m[1] else r"\frac", text)

@@ -78,7 +78,7 @@ NOUNS = _words(
     # mathematics
     " number integer digit value solution roots way combination permutation arrangement outcome triangle rectangle squares"
     " circle polygon side edge vertex vertices face diagonal angle point line segment cubes block row column term subset"
-    " element pair set group factor divisor primes pattern case step region position zeros answer part portion piece share"
+    " element pair set group factor divisor primes pattern case step region position zeros common answer part portion piece share"
     " percentage rate probability chance"
     # people
     " person people man men woman women boy girl child children kid adult baby babies student pupil teacher senior junior"
@@ -118,6 +118,15 @@ NOUNS = _words(
     " library hospital farm field garden park road street lane floor stair wall window door roof fence seat bench spot"
     " space pool city cities town state country countries planet star bouquet bundle bunch batch pack package packet parcel"
     " stack pile heap load sack bar string rope chain thread cloth fabric quilt patch flag sign kit"
+    # materials
+    " food gas fuel oil coal rain snow ice sand dirt soil hay straw wood laundry material fencing yarn wool cotton paint"
+    " frosting lemonade kibble beef pork fat maize wheat honey jam sleep overtime experience homework equipment"
+    # more things
+    " seashell pebble gem gemstone stripe stitch bone pin feather tooth teeth toe eye arm claw whisker firework firecracker"
+    " magnet spool tub tin statue decoration flyer pamphlet brochure report record subject system center centre station"
+    " channel suitcase pocket badge bandage basketball football baseball dice twig weed clove raisin fries cone stocking"
+    " guppy guppies minnow cricket mosquito mosquitoes dragon elf elves buyer business claim pitch win strip spoke"
+    " hole section tissue straws screen kernel bubble dumpling appetizer flavor flavour address cabinet offspring"
     # deeds and amounts
     " race lap round rep jump pushup situp goal run hit shot throw turn move trip ride flight visit walk hike drive tour"
     " vacation holiday lesson course test exam quiz quizzes question problem homework assignment project task chore job"
@@ -132,7 +141,8 @@ DESCRIPTIONS = _words(
     " more fewer less left remaining extra additional other different same full empty whole red blue green yellow white"
     " black brown pink purple gray grey gold golden silver wooden plastic metal square cubic round hot cold fresh ripe free"
     " daily weekly monthly yearly annual apiece altogether overall all both together off out clockwise counterclockwise"
-    " increase decrease change difference discount average worth mistake error"
+    " now today apart leftover longer shorter taller older younger heavier lighter faster slower farther cheaper higher lower"
+    " wider deeper bigger smaller larger increase decrease change difference discount average worth mistake error"
 )
 # Words that need another one behind them.
 INCOMPLETE = _words("square cubic sq cu")
@@ -150,7 +160,7 @@ INTRODUCTION = INTRODUCING | _words(
     " therefore and by with from be been final correct required desired length width height depth area volume perimeter"
     " circumference radius diameter surface measure measurement distance speed velocity acceleration weight mass age"
     " duration temperature change population median mode mean average range variance difference quotient remainder ratio"
-    " fraction slope intercept expected common gcd lcm coefficient exponent constant limit count quantity your our their his her my its"
+    " fraction slope intercept expected gcd lcm coefficient exponent constant limit count quantity your our their his her my its"
     " needed needs gets got costs pays paid earns earned makes made takes took spends spent saves saved remaining left"
     " altogether overall combined"
 )
