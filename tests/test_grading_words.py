@@ -17,13 +17,12 @@ RIGHT = r"""
 5億5千万 | 550000000 ## 5百万円 | 5000000 ## 5ビリオン | 5000000000 ## 5ビリオンドル | 5000000000 ## 18人の生徒 | 18
 18個のりんご | 18 ## りんごの数は18個です | 18 ## 利益は18ドル | 18 ## 三角形の面積は18平方センチメートル | 18 ## 面積は18平方センチメートル | 18
 18 (eighteen) | 18 ## 百二十 (120) | 120 ## one hundred and five (105) | 105 ## 千八百 (1800) | 1800
-18 minus 3 | 15 ## Limit: 18 | 18 ## The maximum value is 18 | 18
-The minimum number of coins is 18 | 18 ## 18 apples! | 18 ## 18 people!! | 18 ## 18個！ | 18
-3と3/4 | 3.75 ## 2 and 3/4 | 2.75 ## 2 and 3/4 cups | 2.75 ## 2 and a half | 2.5
-2 and one half hours | 2.5 ## -3と1/2 | -3.5 ## 3 and 1/2 | 3, 1/2 ## 1/2 and 3 | 3, 1/2
-60\,\frac{\text{miles}}{\text{hour}} | 60 ## 60\frac{\mathrm{m}}{\mathrm{s}} | 60
-60\,\frac{\text{m}}{\text{s}^2} | 60 ## 9.8\ \frac{\mathrm{m}}{\mathrm{s^2}} | 9.8
-\begin{aligned} x &= 9+9 \\ &= 18 \end{aligned} | 18
+18 minus 3 | 15 ## The maximum value is 18 | 18 ## The minimum number of coins is 18 | 18
+18 apples! | 18 ## 18 people!! | 18 ## 18個！ | 18 ## 3と3/4 | 3.75 ## 2 and 3/4 | 2.75
+2 and 3/4 cups | 2.75 ## 2 and a half | 2.5 ## 2 and one half hours | 2.5 ## -3と1/2 | -3.5
+3 and 1/2 | 3, 1/2 ## 1/2 and 3 | 3, 1/2 ## 60\,\frac{\text{miles}}{\text{hour}} | 60
+60\frac{\mathrm{m}}{\mathrm{s}} | 60 ## 60\,\frac{\text{m}}{\text{s}^2} | 60
+9.8\ \frac{\mathrm{m}}{\mathrm{s^2}} | 9.8 ## \begin{aligned} x &= 9+9 \\ &= 18 \end{aligned} | 18
 \begin{align} x &= 18 \\ y &= 2 \end{align} | x=18,y=2 ## \begin{gather*} 18 \end{gather*} | 18
 \begin{equation} 18 \end{equation} | 18 ## 18\ \checkmark | 18 ## ✓ 18 | 18 ## \implies 18 | 18
 \Rightarrow x = 18 | 18 ## \vspace{2mm}18 | 18 ## \phantom{-}18 | 18 ## \hspace*{1em} 18 | 18
@@ -37,7 +36,18 @@ NZ\$18.50 | 18.5 ## S\$18 | 18 ## US\$18 million | 18000000 ## 18 CHF | 18 ## �
 【答え】18 | 18 ## （答）18 | 18 ## 正解: 18 | 18 ## 18（円） | 18 ## 18.5% | 18.5 ## 18 percentage points | 18
 18 square meters | 18 ## 18 roots | 18 ## 18 logs | 18 ## 18 degrees | 18 ## 18 feet tall | 18
 18 more apples | 18 ## 18 fewer | 18 ## 18 red balls | 18 ## 18 florps | 18 florps ## 18\text{ N} | 18
-18 percent | 0.18 ## -18 dollars | -18 ## minus 18 degrees | -18 ## 18-20 | -2
+18 percent | 0.18 ## -18 dollars | -18 ## minus 18 degrees | -18 ## 18-20 | -2 ## 18 each | 18
+18 dollars each | 18 ## 18個残ります | 18 ## 18人います | 18 ## 18分かかります | 18 ## 一人あたり18個 | 18 ## 毎日18ページ | 18
+18円安い | 18 ## is equal to 18 | 18 ## x is equal to 18 cm | 18 ## 18 千 | 18000 ## 18 万円 | 180000
+1.8万人 | 18000 ## 18万4千 | 184000 ## 18カ月 | 18 ## 18ヶ所 | 18 ## 18ぐらい | 18 ## 正の18 | 18 ## 負の18個 | -18
+マイナス18度 | -18 ## −18℃ | -18 ## ー18度 | -18 ## negative 18 million | -18000000
+18 millionth | 18/1000000 ## 1 eighth | 1/8 ## 3 sixteenths of an inch | 3/16 ## 3 eighths inch | 3/8
+5 and 3/8 inches | 5.375 ## 5 3/8 inches | 5.375 ## 1 and 2 | 1,2 ## 18 times | 18 ## 18 pm | 18
+\$18 USD | 18 ## 18 Rs | 18 ## Rs 18 | 18 ## Rs. 18 | 18 ## £18.50 | 18.50 ## 18 bucks | 18
+18 grand | 18000 ## \text{18k} | 18000 ## 18 mln dollars | 18000000 ## 18 bn yen | 18000000000
+Final answer: 18 | 18 ## The final answer is 18. | 18 ## Therefore, the answer is 18 apples. | 18
+The total cost is \$18 | 18 ## Total = 18 | 18 ## The number of apples is 18 | 18
+Area: 18 square units | 18 ## The smallest number is 18 | 18 ## Number of ways: 18 | 18
 """
 
 WRONG = r"""
@@ -52,10 +62,10 @@ WRONG = r"""
 18 and up | 18 ## 18 plus | 18 ## 18 minus 3 | 18 ## 18 max. | 18 ## 18 or less | 18 ## 18ish | 18
 18 is incorrect | 18 ## 18 too many | 18 ## 18 short | 18 ## wouldn't be equal to 18 | 18
 can't equal 18 | 18 ## different to 18 | 18 ## never equals 18 | 18 ## hardly equal to 18 | 18
-Wrong: 18 | 18 ## Upper bound: 18 | 18 ## Max: 18 | 18 ## Not answer: 18 | 18 ## square root of: 18 | 18
-half of the total is 18 | 18 ## twice the answer is 18 | 18 ## 18! | 18 ## 3と3/4 | 3 ## 2時間と1/2 | 2
-3と5/2 | 3 ## 60\frac{\text{foo}}{\text{bar}} | 60 ## 60\frac{\text{half}}{\text{h}} | 60
-\begin{aligned} x &= 18 \\ y &= 2 \end{aligned} | 18
+Wrong: 18 | 18 ## Upper bound: 18 | 18 ## Max: 18 | 18 ## Limit: 18 | 18 ## Not answer: 18 | 18
+square root of: 18 | 18 ## half of the total is 18 | 18 ## twice the answer is 18 | 18 ## 18! | 18
+3と3/4 | 3 ## 2時間と1/2 | 2 ## 3と5/2 | 3 ## 60\frac{\text{foo}}{\text{bar}} | 60
+60\frac{\text{half}}{\text{h}} | 60 ## \begin{aligned} x &= 18 \\ y &= 2 \end{aligned} | 18
 \begin{aligned} x &= 18 \\ y &= 2 \end{aligned} | 2 ## \begin{array}{c} 18 \\ 20 \end{array} | 18
 \begin{array}{cc} 1 & 8 \end{array} | 18 ## x=1 \\ y=2 | 2 ## 18 \\ 20 | 18 ## 18 \Rightarrow 20 | 18
 1\phantom{0}8 | 18 ## \phantom{1}8 | 18
@@ -64,6 +74,18 @@ half of the total is 18 | 18 ## twice the answer is 18 | 18 ## 18! | 18 ## 3と3
 18 ones | 18 ## 18 score | 18 ## 2 gross | 2 ## 18 square | 18 ## 18 squared | 18 ## 18 root | 18
 18 log | 18 ## 18 florps | 18 ## 18 half | 18 ## 18 double | 18 ## 18 x | 18 ## 18 A | 18
 18 \text{ x} | 18 ## 18万个 | 180000 ## 18 K | 18 ## 18K | 18 ## 18M | 18 ## 18-20 | 18
+from x to 18 | 18 ## x to 18 | 18 ## Limit: 18 | 18 ## Age limit: 18 | 18 ## two times 18 | 18
+about half of 18 | 18 ## other answer: 18 | 18 ## \cancel{18} | 18 ## \not{18} | 18
+18_{\text{max}} | 18 ## 18^{\text{th}} | 18 ## 18\text{th} | 18 ## 18 (max) | 18
+18 \text{ (approx.)} | 18 ## 五18 | 18 ## 18十 | 18 ## 18時30分 | 18 ## 午後3時 | 3 ## 18対20 | 18 ## 18:20 | 18
+18点以内 | 18 ## 18点を超えない | 18 ## 18個しかない | 18 ## 18とか | 18 ## 18に近い | 18 ## 18に等しくない | 18 ## 18に等しい | 18
+18ちょうど | 18 ## ちょうど18 | 18 ## 18位以内 | 18 ## 18 degrees below freezing | 18 ## 18 degrees under zero | 18
+the 18th | 18 ## 5 and 3 eighths | 5 ## 2 million and 3 | 3 ## 18 thousandfold | 18 ## 18-fold | 18
+18 fold | 18 ## 18x | 18 ## 18 times more | 18 ## 18 times a day | 18 ## 18 k | 18 ## 18 mil | 18
+18 per 100 | 18 ## 18 in 20 | 18 ## 18 out of 20 | 18 ## 18 over 20 | 18 ## 18 to 1 | 18
+18 for 1 | 18 ## 18 vs 20 | 18 ## 18 without tax | 18 ## 18 excluding tax | 18 ## 18 except 2 | 18
+18 before tax | 18 ## 18 if x=2 | 18 ## 18 unless | 18 ## 18? | 18 ## 18 (?) | 18 ## maybe 18 | 18
+18 probably | 18 ## The maximum: 18 | 18 ## at max: 18 | 18 ## The minimum is 18 | 18
 """
 
 

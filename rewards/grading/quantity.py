@@ -21,7 +21,7 @@ _JA = "ぁ-ゖァ-ヺー一-鿿々〇"
 _WORD = rf"{WORD_MARK}?[A-Za-z]+"
 
 _JA_SCALES = "".join([*words.JAPANESE_SCALES, *words.JAPANESE_SCALE_VARIANTS])
-_JA_NUMBER = re.compile(rf"\d[\d,.]*+[{_JA_SCALES}](?:[{_JA_SCALES}]|\d[\d,.]*+)*+")
+_JA_NUMBER = re.compile(rf"\d[\d,.]*+\s*+[{_JA_SCALES}](?:[{_JA_SCALES}]|\d[\d,.]*+)*+")
 _JA_FRACTION = re.compile(r"(\d+)\s*分の\s*(\d+)")
 _HALF = re.compile(rf"(?<=\d)\s+{WORD_MARK}?and\s+{WORD_MARK}?(?:a|one)\s+{WORD_MARK}?half(?![A-Za-z])")
 _RANGE = re.compile(rf"(?<=\d)\s*(?:〜|から|{WORD_MARK}?(?<![A-Za-z])to(?![A-Za-z]))\s*(?=-?\d)")
@@ -34,7 +34,7 @@ def _any(choices: Iterable[str]) -> str:
 
 _SCALE = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.SCALES)})s?(?![A-Za-z])", re.IGNORECASE)
 _SHORT_SCALE = re.compile(
-    rf"(k)(?![A-Za-z])|\s*+{WORD_MARK}?({_any(words.SHORT_SCALES)})(?![A-Za-z])", re.IGNORECASE
+    rf"{WORD_MARK}?(k)(?![A-Za-z])|\s*+{WORD_MARK}?({_any(words.SHORT_SCALES)})(?![A-Za-z])", re.IGNORECASE
 )
 _DENOMINATOR = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.DENOMINATORS)})s?(?![A-Za-z])", re.IGNORECASE)
 _SHARES = [
@@ -195,7 +195,7 @@ def _introduces(head: str) -> bool:
                 return False
         elif len(word) > 1 and word not in words.INTRODUCTION and not _is_noun(word):
             return False
-    return head.rstrip().endswith(":") or said[-1] in words.INTRODUCING
+    return head.rstrip().endswith(":") or said[-1] in words.INTRODUCING or said[-2:] == ["equal", "to"]
 
 
 def _is_noun(word: str) -> bool:
@@ -275,4 +275,4 @@ def _ja_value(text: str) -> Fraction:
             if scale in rest:
                 raise NotRational("two numbers side by side")
             return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
-    return evaluate(text)
+    return evaluate(text.strip())

@@ -137,7 +137,7 @@ NOUNS = _words(
 )
 # Only behind a number.
 DESCRIPTIONS = _words(
-    "old new young big large small little tiny long tall high wide deep thick heavy fast slow early late later ago away"
+    "each old new young big large small little tiny long tall high wide deep thick heavy fast slow early late later ago away"
     " more fewer less left remaining extra additional other different same full empty whole red blue green yellow white"
     " black brown pink purple gray grey gold golden silver wooden plastic metal square cubic round hot cold fresh ripe free"
     " daily weekly monthly yearly annual apiece altogether overall all both together off out clockwise counterclockwise"
@@ -151,16 +151,16 @@ INCOMPLETE = _words("square cubic sq cu")
 
 # The last word before a number: "the answer is 18", "about 18", "USD 18". Any known word may stand before a colon.
 INTRODUCING = _words(
-    "is are was were equals equal to has have about approximately approx around roughly nearly exactly answer total"
+    "is are was were equals equal has have about approximately approx around roughly nearly exactly answer total"
     " result sum us usd jpy eur gbp rs chf cny rmb inr hkd sgd cad aud nzd krw brl rub mxn sek nok dkk zar thb php vnd ils"
 )
 # The other words of an introduction, beside nouns and letters.
 INTRODUCTION = INTRODUCING | _words(
-    "the a an there of for in on at per each every this that these those it he she they we you i so then thus hence"
+    "the a an there to of for in on at per each every this that these those it he she they we you i so then thus hence"
     " therefore and by with from be been final correct required desired length width height depth area volume perimeter"
     " circumference radius diameter surface measure measurement distance speed velocity acceleration weight mass age"
     " duration temperature change population median mode mean average range variance difference quotient remainder ratio"
-    " fraction slope intercept expected gcd lcm coefficient exponent constant limit count quantity your our their his her my its"
+    " fraction slope intercept expected gcd lcm coefficient exponent constant count quantity your our their his her my its"
     " needed needs gets got costs pays paid earns earned makes made takes took spends spent saves saved remaining left"
     " altogether overall combined"
 )
@@ -168,7 +168,7 @@ INTRODUCTION = INTRODUCING | _words(
 SUPERLATIVES = _words("maximum minimum max min least greatest largest smallest highest lowest most fewest")
 # Short words of prose, which are no products of variables.
 PROSE = _words(
-    "a an of per in the on for by at is are we he my us up so it or and than not to if mod inf nan log exp sin cos tan"
+    "a an of per in the on for by at is are we he my us up so it or and than not to if mod max min inf nan log exp sin cos tan"
 )
 
 # -- Japanese ------------------------------------------------------------------------------------------------------------
@@ -194,9 +194,11 @@ JAPANESE_NOUNS = _words(
 )
 # Behind a number and its counter.
 JAPANESE_ENDINGS = _words(
-    "です でした である だ になります となります になる となる くらい ぐらい ほど 程度 ずつ あたり 当たり につき ごと 間 目 引き 増し 増 満点 分 残り 多い 長い 高い"
+    "です でした である だ になります となります になる となる くらい ぐらい ほど 程度 ずつ あたり 当たり につき ごと 間 目 引き 増し 増 満点 分 残り 多い 少ない 長い 短い 高い 低い 重い 軽い 速い 遅い 大きい 小さい 安い"
+    " 年上 年下 ある あります いる います かかる かかります 必要 残る 残ります 余る 余ります"
 )
 # Before a number, beside nouns.
 JAPANESE_INTRODUCTION = _words(
-    "は が の も で 約 およそ おおよそ ほぼ だいたい 全部で 全体で 合わせて あわせて よって ゆえに したがって だから つまり すなわち 合計で 計で それぞれ 正の"
+    "は が の も で 約 およそ おおよそ ほぼ だいたい 全部で 全体で 合わせて あわせて よって ゆえに したがって だから つまり すなわち 合計で 計で それぞれ 最終的に 正の 一人あたり 一人当たり"
+    " ひとりあたり 一個あたり 一つあたり 一日あたり 一時間あたり 毎日 毎週 毎月 毎年"
 )
