@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
+from rewards.grading.votes import votes_of
 from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Rollout
 
@@ -109,6 +110,16 @@ class RewardSet:
                 rollout.reward += term.weight * (value - term.baseline)
             if watch:
                 self._watch(name, values)
+
+    def vote(self, rollouts: Sequence[Rollout]) -> None:
+        """Sets `vote` of graded rollouts, which maj@k counts: one number for each value answered to a problem."""
+        groups: dict[int, list[Rollout]] = {}
+        for rollout in rollouts:
+            groups.setdefault(rollout.group, []).append(rollout)
+        votes = votes_of(self._grader, [[rollout.verdict for rollout in group] for group in groups.values()])
+        for group, numbers in zip(groups.values(), votes, strict=True):
+            for rollout, number in zip(group, numbers, strict=True):
+                rollout.vote = number
 
     def _warn_of_range(self, name: str, values: list[float]) -> None:
         outside = next((value for value in values if not 0 <= value <= 1), None)

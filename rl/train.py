@@ -164,7 +164,10 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     )
     rollouts = roll_out(run, problems, n, params)
     blueprint.rewards.score(rollouts, watch=False)
-    measured = measure(rollouts, ks=[n] if n > 1 else [])
+    ks = [n] if n > 1 else []
+    if ks:
+        blueprint.rewards.vote(rollouts)
+    measured = measure(rollouts, ks)
     answered = len({rollout.group for rollout in rollouts})
     setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})

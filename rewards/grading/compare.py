@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rewards.grading.quantity import read_quantity, strip_lead_in, strip_unit
+from rewards.grading.quantity import read_quantity, read_span, strip_lead_in, strip_unit
 from rewards.grading.shapes import (
     NAME,
     Collection,
@@ -24,7 +24,7 @@ from rewards.grading.shapes import (
     read_interval,
 )
 from rewards.grading.text import WORD_MARK, tidy
-from rewards.grading.words import INNER_WORDS, NO_UNIT
+from rewards.grading.words import PROSE
 
 Leaf = Callable[[str, str], bool]
 
@@ -32,7 +32,6 @@ MAX_CHARS = 1000  # a longer answer is compared as text only
 MAX_PARTS = 24
 
 _WORD = re.compile(r"\(?([A-Za-zぁ-ゖァ-ヺー一-鿿々.'-]+)\)?")
-_PROSE = INNER_WORDS | NO_UNIT
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*°")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _VARIABLE = re.compile(r"(?:[a-z]|\\[a-z]+)(?:_.*)?")
@@ -61,6 +60,8 @@ def equal(gold: str, answer: str, leaf: Leaf) -> bool:
 def _equal(gold: str, answer: str, leaf: Leaf) -> bool:
     if _key(gold) == _key(answer):
         return True
+    if (span := read_span(gold)) is not None:
+        return span == read_span(answer)
     wanted, given = read_quantity(gold, letters=False), read_quantity(answer)
     if wanted is not None and given is not None:
         return wanted.equals(given)
@@ -219,7 +220,7 @@ def _is_formula(text: str) -> bool:
         return False
     if len(text) > 1 and text.isalpha():
         return False
-    return all(len(run) <= 3 and run not in _PROSE for run in re.findall(r"\b[A-Za-z]{2,}", bare))
+    return all(len(run) <= 3 and run not in PROSE for run in re.findall(r"\b[A-Za-z]{2,}", bare))
 
 
 def _in_radians(text: str) -> str:

@@ -21,6 +21,17 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.ASCII,
 )
+_DIGITS = r"\d[\d,]*(?:\.\d*)?"
+_FRACTION = r"(?:\d+\s*/\s*\d+|\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"
+_LITERAL = re.compile(
+    rf"[+-]?\s*(?:\d[\d, ]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|\d*\.\d*\\overline\{{\d+\}}|(?:\d[\d,]*\s*)?{_FRACTION})",
+    re.ASCII,
+)
+# 18-20, 1/2 - 3/4, 2024-05-01, 2024/05/01, 05/01: a fraction has one slash, and no number begins with 0.
+_SPAN = re.compile(
+    rf"-?{_DIGITS}(?:/\d+)?(?:\s*-\s*-?{_DIGITS}(?:/\d+)?)+|\d+(?:\s*/\s*\d+){{2,}}|0\d+/\d+|\d+/0\d+",
+    re.ASCII,
+)
 _PLAIN = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?", re.ASCII)
 
 
@@ -38,6 +49,16 @@ def evaluate(text: str) -> Fraction:
     Raises NotRational for anything but one rational value, TooCostly for power towers, large factorials and the like.
     """
     return Fraction(text) if _PLAIN.fullmatch(text) else _Parser(text).value()
+
+
+def is_literal(text: str) -> bool:
+    """Whether this is a number as it is written, a fraction or mixed number included, not a calculation."""
+    return bool(_LITERAL.fullmatch(text))
+
+
+def is_span(text: str) -> bool:
+    """Whether these are numbers joined as in a range or a date; `evaluate` would compute a difference or a quotient."""
+    return bool(_SPAN.fullmatch(text))
 
 
 class _Parser:

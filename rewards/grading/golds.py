@@ -10,13 +10,15 @@ from rewards.grading.exact import TooCostly, as_text, exceeds
 from rewards.grading.extract import last_box
 from rewards.grading.quantity import read_quantity
 from rewards.grading.text import fold, tidy
+from rewards.grading.words import PERCENT
 
 Layout = Literal["marker", "boxed", "plain"]
 GoldReason = Literal["missing_marker", "different_markers", "unreadable_gold"]
 
 _MARKER = re.compile(r"#{4,}")
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator marks
-_ARITHMETIC = re.compile(r"\d\s*[-+*^!]")  # a range or a calculation, where one number is wanted
+_RANGE = re.compile(r"(?<=\d)\s*~\s*(?=\d)")  # TeX's blank between thousands, were it not plain text
+_DIMENSIONS = re.compile(r"\d\s*[xX]\s*(?!10\s*\^)\d")  # neither a number nor a product; 3 x 10^8 is one
 _FORMULA = re.compile(r"[\\^/%％*!(]")  # kept as it is written
 _NOTE = re.compile(r"\s*[(\[](?:[^()\[\]0-9]*|[^()\[\]]*(?:訳|注|[Nn]ote)[^()\[\]]*)[)\]].*", re.DOTALL)
 _MAX_BITS = 1024
@@ -35,8 +37,9 @@ def canonical_gold(field: str, layout: Layout) -> str:
     """The gold of one row.
 
     layout: ``marker`` takes the number after GSM8K's ``####`` (a plain number: separators, units, currency and
-    percent sign dropped); ``boxed`` the content of the last ``\\boxed{}`` outside code fences; ``plain`` the field.
-    Raises GoldError with the reason.
+    percent sign dropped); ``boxed`` the content of the last ``\\boxed{}`` outside code fences; ``plain`` the field, a
+    number in its shortest spelling. What is not one number (a range, a date, an expression) stays as it is written, but
+    for ``marker``, where it is no gold. Raises GoldError with the reason.
     """
     if layout == "marker":
         return _after_marker(field)
@@ -46,6 +49,10 @@ def canonical_gold(field: str, layout: Layout) -> str:
             raise GoldError("missing_marker")
         field = box.content or ""
     gold = field.strip()
+    if layout == "plain":
+        gold = _RANGE.sub("〜", gold)
+        if _DIMENSIONS.search(fold(gold)) and "\\" not in gold:
+            raise GoldError("unreadable_gold")
     if len(gold) > MAX_CHARS:  # can be compared as text only
         return gold
     if not re.search(r"\w", tidy(gold)):
@@ -53,7 +60,7 @@ def canonical_gold(field: str, layout: Layout) -> str:
     if (
         layout == "plain"
         and not _FORMULA.search(gold)
-        and (number := _number(gold, letters=False)) is not None
+        and (number := _number(gold, behind_marker=False)) is not None
     ):
         return number
     return gold
@@ -71,7 +78,7 @@ def _after_marker(field: str) -> str:
     if not values:
         raise GoldError("missing_marker")
     numbers = [
-        None if _ARITHMETIC.search(line) else _number(line, letters=True)
+        _number(_RANGE.sub("〜", line), behind_marker=True)
         for value in values
         if (line := _first_line(value))
     ]
@@ -88,18 +95,21 @@ def _first_line(value: str) -> str:
     return _NOTE.sub("", line) if len(line) <= MAX_CHARS else line
 
 
-def _number(text: str, letters: bool) -> str | None:
-    """A quantity in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal.
+def _number(text: str, behind_marker: bool) -> str | None:
+    """A number in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal.
 
-    letters: whether a bare letter behind the number is a unit (see `read_quantity`).
+    None for what would have to be computed, and for parts and groups (5割, 2 dozen), which may mean two numbers.
+    behind_marker: a percent sign is dropped, and a bare letter is a unit (see `read_quantity`).
     """
     if len(text) > MAX_CHARS:
         return None
     try:
-        quantity = read_quantity(tidy(text), letters)
+        quantity = read_quantity(tidy(text), letters=behind_marker, literal=True)
     except TooCostly:
         return None
     if quantity is None or exceeds(quantity.value, _MAX_BITS):
+        return None
+    if quantity.share is not None and not (behind_marker and quantity.share == PERCENT):
         return None
     value = quantity.value
     return (

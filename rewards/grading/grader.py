@@ -124,11 +124,11 @@ class Grader:
         """Begins with what of the next `grade` takes a worker; returns at once."""
         found = ((sample.gold, self._extract(sample.parsed).answer) for sample in samples)
         pairs = [(gold, answer) for gold, answer in found if answer is not None]
-        self._pool.expect([(gold, answer) for gold, answer in pairs if _compare_here(gold, answer) is None])
+        self._pool.expect([(gold, answer) for gold, answer in pairs if compare_here(gold, answer) is None])
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Reason, float]]:
         """(reason, seconds) for each (gold, answer): here as far as exact arithmetic goes, else by a worker."""
-        here = [_compare_here(gold, answer) for gold, answer in pairs]
+        here = [compare_here(gold, answer) for gold, answer in pairs]
         deferred = [pair for pair, outcome in zip(pairs, here, strict=True) if outcome is None]
         elsewhere = iter(self._pool.compare(deferred) if deferred else ())
         return [outcome or cast(tuple[Reason, float], next(elsewhere)) for outcome in here]
@@ -162,7 +162,7 @@ def _graded(sample: Sample, extraction: Extraction, reason: Reason, seconds: flo
     return Verdict(reason == "correct", extraction.format, extraction.answer, sample.gold, reason, seconds)
 
 
-def _compare_here(gold: str, answer: str) -> tuple[Reason, float] | None:
+def compare_here(gold: str, answer: str) -> tuple[Reason, float] | None:
     """The outcome where numbers and the shape of the answer decide it; None where a worker must."""
     start = time.perf_counter()
     reason: Reason

@@ -1,35 +1,47 @@
 """One number with what may stand around it: a short lead-in, currency, units, counters, percent, scale words.
 
 Units are dropped, never converted; scale words (million, 万, 億) are part of the value; kanji numerals are no numbers.
+The units are a closed list (rewards/grading/words.py): an unknown word may change the value, so nothing is read there.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from rewards.grading import words
-from rewards.grading.exact import NotRational, as_text, evaluate
+from rewards.grading.exact import NotRational, as_text, evaluate, is_literal, is_span
+from rewards.grading.numerals import spoken_number
 from rewards.grading.text import WORD_MARK
 
 _JA = "ぁ-ゖァ-ヺー一-鿿々〇"
 _WORD = rf"{WORD_MARK}?[A-Za-z]+"
 
-_JA_POWERS = (("兆", 12), ("億", 8), ("万", 4), ("千", 3), ("百", 2))
-_JA_NUMBER = re.compile(r"\d[\d,.]*+[百千万億兆](?:[百千万億兆]|\d[\d,.]*+)*+")
+_JA_SCALES = "".join([*words.JAPANESE_SCALES, *words.JAPANESE_SCALE_VARIANTS])
+_JA_NUMBER = re.compile(rf"\d[\d,.]*+\s*+[{_JA_SCALES}](?:[{_JA_SCALES}]|\d[\d,.]*+)*+")
 _JA_FRACTION = re.compile(r"(\d+)\s*分の\s*(\d+)")
+_HALF = re.compile(rf"(?<=\d)\s+{WORD_MARK}?and\s+{WORD_MARK}?(?:a|one)\s+{WORD_MARK}?half(?![A-Za-z])")
+_RANGE = re.compile(rf"(?<=\d)\s*(?:〜|から|{WORD_MARK}?(?<![A-Za-z])to(?![A-Za-z]))\s*(?=-?\d)")
+_MIXED = re.compile(rf"(?<=\d)(?:\s*と|\s+{WORD_MARK}?and(?![A-Za-z]))\s*(?=\\frac|\d+\s*/)")
 
-_SCALE = re.compile(
-    rf"[\s-]*+{WORD_MARK}?({'|'.join(words.SCALES)})(?![A-Za-z])|(k)(?![A-Za-z])", re.IGNORECASE
+
+def _any(choices: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, choices), key=len, reverse=True))
+
+
+_SCALE = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.SCALES)})s?(?![A-Za-z])", re.IGNORECASE)
+_SHORT_SCALE = re.compile(
+    rf"{WORD_MARK}?(k)(?![A-Za-z])|\s*+{WORD_MARK}?({_any(words.SHORT_SCALES)})(?![A-Za-z])", re.IGNORECASE
 )
-_PERCENT = rf"\s*+(?:%|{WORD_MARK}?per\s?{WORD_MARK}?cent(?![A-Za-z])|パーセント)"
-_SHARES = (
-    (re.compile(_PERCENT, re.IGNORECASE), Fraction(1, 100)),
-    (re.compile(r"\s*+‰"), Fraction(1, 1000)),
-    (re.compile(r"\s*+割(?=$|です)"), Fraction(1, 10)),
-)
+_DENOMINATOR = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.DENOMINATORS)})s?(?![A-Za-z])", re.IGNORECASE)
+_SHARES = [
+    (re.compile(rf"[\s-]*+{WORD_MARK}?(?:{name})(?![A-Za-z])", re.IGNORECASE), worth)
+    for name, worth in words.SHARES.items()
+]
+_BELOW_ZERO = re.compile(rf"\s+{WORD_MARK}?below\s+{WORD_MARK}?zero$", re.IGNORECASE)
 
 # Where the number may end and its unit begin.
 _CORE_END = re.compile(
@@ -40,15 +52,26 @@ _UNIT = re.compile(
     rf"(?:{_WORD}(?:\s*+\^\{{?-?\d\}}?|[23](?!\d))?+|[{_JA}]++|°\s*+[CF]?|[\s/*.,'’()\[\]-])++"
 )
 _UNIT_WORD = re.compile(rf"({WORD_MARK}?)([A-Za-z]+)")
-_NO_JA_UNIT = re.compile("|".join((*words.NO_JAPANESE_UNIT, f"[{_JA}]{{21}}")))
+_UNIT_FRACTION = re.compile(rf"\\frac\{{({_WORD}[^{{}}]*)\}}\{{({_WORD}[^{{}}]*)\}}")
+_EXCLAMATION = re.compile(
+    rf"(?<=[A-Za-z{_JA}][A-Za-z{_JA}])!+$|(?<=[{_JA}])!+$"
+)  # "18 apples!"; n! is a factorial
+_JA_RUN = re.compile(f"[{_JA}]+")
+_JA_UNIT = re.compile(
+    rf"(?:{_any(words.COUNTERS)}){{0,3}}(?:(?<=[{_JA}])の(?:{_any(words.JAPANESE_NOUNS)}))?"
+    rf"(?:{_any(words.JAPANESE_ENDINGS)}){{0,3}}"
+)
 
-_NEGATIVE = re.compile(rf"マイナス|{WORD_MARK}?\b(?:minus|negative)\b", re.IGNORECASE)
+_NEGATIVE = re.compile(
+    rf"マイナス|{WORD_MARK}?\b(?:minus|negative)\b|(?:負の|氷点下|零下)(?=\s*[\d.])", re.IGNORECASE
+)
 _ABOUT = re.compile(r"\s*+(?:=|\\approx(?![A-Za-z]))\s*+")
 _HEAD = re.compile(r"(?:[^\d\\({\[.+-]|\.(?!\d)){1,60}+(?=[\d\\({\[.+-])")
 _JA_HEAD = re.compile(
-    rf"[{_JA}]{{1,12}}|[{_JA}A-Za-z{WORD_MARK}\s,:]*(?:{'|'.join(words.JAPANESE_INTRODUCING)})[\s,:]*"
+    rf"(?:{_any(words.JAPANESE_NOUNS)}|{_any(words.JAPANESE_INTRODUCTION)}|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[\s,:{WORD_MARK}])+"
 )
-_NO_JA_HEAD = re.compile("|".join(words.NO_JAPANESE_INTRODUCING))
+_JA_HEAD_CHARS = 24
+_LABEL = re.compile(r"[(\[【](?:答え?|解答?|正解)[)\]】]\s*:?\s*")
 _PROSE = re.compile(rf"[A-Za-z{WORD_MARK}\s'’.,:]*")
 
 
@@ -70,26 +93,67 @@ class Quantity:
         return other.share is not None and self.value == other.value * other.share
 
 
+@dataclass(frozen=True)
+class Stated:
+    """The number in an answer as it is written, and what the words behind it make of it."""
+
+    core: str
+    factor: Fraction
+    share: Fraction | None
+
+
 @lru_cache(maxsize=8192)
-def read_quantity(text: str, letters: bool = True) -> Quantity | None:
+def read_quantity(text: str, letters: bool = True, literal: bool = False) -> Quantity | None:
     """The one quantity that a tidied answer states, or None.
 
     letters: a bare letter after the number may be a unit (18m). Off for golds, where 2m is twice a variable.
-    Raises exact.TooCostly.
+    literal: only a number as it is written, nothing that has to be computed. Raises exact.TooCostly.
     """
+    if (glossed := _without_gloss(text)) is not None:
+        number, said = glossed
+        quantity = read_quantity(number, letters, literal)
+        return quantity if quantity == Quantity(Fraction(said)) else None
+    stated = _stated(text, letters)
+    if stated is None or (literal and (is_span(stated.core) or not is_literal(stated.core))):
+        return None
+    try:
+        value = evaluate(stated.core)
+    except NotRational:
+        return None
+    if stated.factor < 0 and value < 0:
+        return None
+    return Quantity(value * stated.factor, stated.share)
+
+
+@lru_cache(maxsize=8192)
+def read_span(text: str) -> Stated | None:
+    """A range or a date, which arithmetic would take for a difference or a quotient: 18-20, 18 to 20, 2024/05/01."""
+    stated = _stated(_RANGE.sub("-", text), letters=False)
+    if stated is None or not is_span(stated.core):
+        return None
+    return replace(stated, core=re.sub(r"\s", "", stated.core))
+
+
+def _stated(text: str, letters: bool) -> Stated | None:
     text = strip_lead_in(text)
     if text.startswith("(") and text.endswith(")") and "," not in text and ")" not in text[:-1]:
         text = text[1:-1]
+    text = _MIXED.sub(" ", _HALF.sub(" 1/2", text))
     for match in _CORE_END.finditer(text):
         core, tail = text[: match.end()], text[match.end() :]
-        if (unit := _read_unit(tail, letters)) is None or (core.startswith("(") and "," in core):
-            continue
-        try:
-            value = evaluate(core)
-        except NotRational:
-            return None
-        share, scale = unit
-        return Quantity(value * 10**scale, share)
+        if (unit := _read_unit(tail, letters)) is not None and not (core.startswith("(") and "," in core):
+            return Stated(core, *unit)
+    return None
+
+
+def _without_gloss(text: str) -> tuple[str, int] | None:
+    """(18, 18) of "18 (十八)" and of "eighteen (18)"; None where no number in words stands beside a bracket."""
+    if not text.endswith(")") or text.count("(") != 1:
+        return None
+    before, inside = (part.strip() for part in text[:-1].split("("))
+    for number, words_ in ((before, inside), (inside, before)):
+        if number and (said := spoken_number(words_)) is not None:
+            return number, said
     return None
 
 
@@ -98,7 +162,7 @@ def strip_unit(text: str) -> str:
     if ":" in text:
         return text
     for match in _CORE_END.finditer(text):
-        if match.end() < len(text) and _read_unit(text[match.end() :], letters=False) == (None, 0):
+        if match.end() < len(text) and _read_unit(text[match.end() :], letters=False) == (Fraction(1), None):
             return text[: match.end()]
     return text
 
@@ -107,6 +171,7 @@ def strip_lead_in(text: str) -> str:
     """A tidied answer without a short introduction ("the answer is", 約), its Japanese scales written out in digits."""
     if not text.isascii():
         text = _JA_FRACTION.sub(r"\\frac{\2}{\1}", _JA_NUMBER.sub(_ja_number, text))
+    text = _LABEL.sub("", text, count=1) if _LABEL.match(text) else text
     text = _NEGATIVE.sub("-", _strip_sign(text))
     head = _HEAD.match(text)
     return _strip_sign(text[head.end() :]) if head and _introduces(head[0]) else text
@@ -120,54 +185,77 @@ def _strip_sign(text: str) -> str:
 
 def _introduces(head: str) -> bool:
     if not head.isascii():
-        return bool(_JA_HEAD.fullmatch(head)) and not _NO_JA_HEAD.search(head)
-    said = re.findall("[a-z]+", head.lower())
-    if not said or not _PROSE.fullmatch(head) or words.NO_INTRODUCING.intersection(said):
+        return len(head) <= _JA_HEAD_CHARS and bool(_JA_HEAD.fullmatch(head))
+    said = re.findall("[a-z'’]+", head.lower())
+    if not said or not _PROSE.fullmatch(head):
         return False
-    return head.rstrip().endswith(":") or said[-1] in words.INTRODUCING
+    for word, behind in zip(said, [*said[1:], ""], strict=True):
+        if word in words.SUPERLATIVES:
+            if not _is_noun(behind):
+                return False
+        elif len(word) > 1 and word not in words.INTRODUCTION and not _is_noun(word):
+            return False
+    return head.rstrip().endswith(":") or said[-1] in words.INTRODUCING or said[-2:] == ["equal", "to"]
 
 
-def _read_unit(tail: str, letters: bool) -> tuple[Fraction | None, int] | None:
-    """(share, power of ten) of what follows a number; None when that is not a unit."""
-    share, scale = None, 0
+def _is_noun(word: str) -> bool:
+    """Whether the word, or what it is the plural of, is a noun of the table."""
+    return any(word.removesuffix(ending) in words.NOUNS for ending in ("", "s", "es"))
+
+
+def _read_unit(tail: str, letters: bool) -> tuple[Fraction, Fraction | None] | None:
+    """(factor, share) of what follows a number; None when that is not a unit."""
+    if not tail:
+        return Fraction(1), None
+    tail = _EXCLAMATION.sub("", _UNIT_FRACTION.sub(r"\1/\2", tail))
+    factor, share = Fraction(1), None
+    if match := _BELOW_ZERO.search(tail):
+        factor, tail = -factor, tail[: match.start()]
+    scaled = False
     while match := _SCALE.match(tail):
-        scale += words.SCALES.get((match[1] or "thousand").lower(), 0)
-        tail = tail[match.end() :]
+        factor, tail, scaled = factor * 10 ** words.SCALES[match[1].lower()], tail[match.end() :], True
+    if (match := _SHORT_SCALE.match(tail)) and (letters or (match[2] and not match[0][0].isalpha())):
+        power = words.SHORT_SCALES[match[2].lower()] if match[2] else 3
+        factor, tail = factor * 10**power, tail[match.end() :]
+    if match := _DENOMINATOR.match(tail):
+        if scaled:  # five hundred thousandths are two numbers
+            return None
+        factor, tail = factor / words.DENOMINATORS[match[1].lower()], tail[match.end() :]
     for pattern, worth in _SHARES:
         if match := pattern.match(tail):
             share, tail = worth, tail[match.end() :]
             break
-    return (share, scale) if not tail or _is_unit(tail, letters) else None
+    return (factor, share) if not tail or _is_unit(tail, letters) else None
 
 
 def _is_unit(tail: str, letters: bool) -> bool:
-    """Whether words, counters and signs behind a number leave its value as it is."""
+    """Whether words, counters and signs behind a number are known to leave its value as it is."""
     start = tail.lstrip()
-    if not _UNIT.fullmatch(tail) or _NO_JA_UNIT.search(tail) or not re.search(rf"[A-Za-z{_JA}°]", tail):
+    if not _UNIT.fullmatch(tail) or not re.search(rf"[A-Za-z{_JA}°]", tail):
         return False
     if start[0] in "*-.,'’)]" or any(tail.count(a) != tail.count(b) for a, b in ("()", "[]")):
         return False
+    if not all(len(run) <= _JA_HEAD_CHARS and _JA_UNIT.fullmatch(run) for run in _JA_RUN.findall(tail)):
+        return False
     text = re.sub(r"°\s*[CF]?", "", tail)
     found = list(_UNIT_WORD.finditer(text))
+    if found and found[-1][2].lower() in words.INCOMPLETE:
+        return False
     return all(_is_unit_word(match, text, letters, alone=len(found) == 1) for match in found)
 
 
 def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -> bool:
-    marked, word, place = match[1], match[2], match.start()
+    marked, word, place = bool(match[1]), match[2], match.start()
     if word.lower() == "times":  # eighteen of them, but no factor
         return not text[match.end() :].strip()
-    if word.lower() in words.NO_UNIT:
-        return False
-    if marked or word.lower() in words.SHORT_UNITS:
-        return True
-    if place > 0 and not alone and word.lower() in words.INNER_WORDS:
-        return True
-    if len(word) == 1:  # a variable, unless it is a unit's letter: 18 m, 5 km/h
+    if len(word) == 1 and word.lower() != "a":  # a variable, unless it is a unit's letter: 18 m, 5 km/h
         follows = not text[:place].strip() or text[place - 1] == "/" != text.lstrip()[0]
-        return letters and word in words.LETTER_UNITS and follows
-    return len(word) >= (
-        4 if place == 0 else 3
-    )  # right behind the digits, a short one is a product of variables
+        return (
+            word in words.TEXT_LETTER_UNITS if marked else letters and word in words.LETTER_UNITS and follows
+        )
+    if _is_noun(word.lower()) or word.lower() in words.SHORT_UNITS | words.DESCRIPTIONS | words.INCOMPLETE:
+        return True
+    return place > 0 and not alone and word.lower() in words.INNER_WORDS
 
 
 def _ja_number(match: re.Match[str]) -> str:
@@ -179,10 +267,12 @@ def _ja_number(match: re.Match[str]) -> str:
 
 
 def _ja_value(text: str) -> Fraction:
-    for scale, power in _JA_POWERS:
+    for variant, scale in words.JAPANESE_SCALE_VARIANTS.items():
+        text = text.replace(variant, scale)
+    for scale, power in words.JAPANESE_SCALES.items():
         if scale in text:
             head, rest = text.split(scale, 1)
             if scale in rest:
                 raise NotRational("two numbers side by side")
             return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
-    return evaluate(text)
+    return evaluate(text.strip())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
+from rewards.grading.exact import NotRational, TooCostly, evaluate
 from rewards.grading.text import WORD_MARK
 
 NAME = re.compile(
@@ -26,6 +28,11 @@ _SEPARATOR = re.compile(rf"[,;]\s*(?:{_CONNECTIVE})?|{_CONNECTIVE}")
 # Beside a comma with a blank behind it, a tight comma before three digits belongs to a number: 1,000, 2,000.
 _LOOSE_SEPARATOR = re.compile(rf"(?:(?<!\d),|,(?!\d{{3}}(?!\d))|;)\s*(?:{_CONNECTIVE})?|{_CONNECTIVE}")
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
+# The real line without some points: x \\ne 1, (-\\infty,\\infty) \\setminus \\{1, 2\\}
+_PUNCTURED = re.compile(
+    r"[A-Za-z]\s*\\ne(?![A-Za-z])(?P<point>.+)"
+    r"|\(-\\infty,\s*\\infty\)\s*(?:\\(?:setminus|smallsetminus|backslash)(?![A-Za-z])|-)\s*\\\{(?P<points>.+)\\\}"
+)
 _BRACKET = re.compile(r"\\begin(?=\{)|\\end(?=\{)|\\\\|\\[{}]|[()\[\]{}]")
 _OPENING = ("(", "[", "{", r"\{", r"\begin")
 _INTERVALS = ("()", "[]", "[)", "(]")
@@ -77,6 +84,10 @@ def read_collection(text: str) -> Collection | None:
     if text.endswith("&"):
         return Collection("row", tuple(cell.strip() for cell in text[:-1].split("&")))
     text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
+    if text[:1] in ("(", "[") and _is_bracketed(text) and _MATRIX.fullmatch(matrix := text[1:-1].strip()):
+        return read_collection(matrix)
+    if punctured := _PUNCTURED.fullmatch(text):
+        return _punctured(punctured["point"] or punctured["points"])
     if len(parts := _split(text, _CUP)) > 1:
         return Collection("cup", tuple(parts))
     if len(parts := _split(text, _separator(text))) > 1:
@@ -88,6 +99,17 @@ def read_collection(text: str) -> Collection | None:
     start, end = (2 if text.startswith("\\") else 1), (-2 if text.endswith(r"\}") else -1)
     parts, kind = _split(text[start:end], _separator(text)), (text[:start] + text[end:]).replace("\\", "")
     return Collection(kind, tuple(parts)) if len(parts) > 1 or kind == "{}" else None
+
+
+def _punctured(listed: str) -> Collection | None:
+    """The intervals between the points that the real line lacks; None where their order is not known."""
+    points = _split(listed.strip(), _separator(listed))
+    try:
+        points = sorted(points, key=evaluate) if len(points) > 1 else points
+    except (NotRational, TooCostly):
+        return None
+    ends = [r"-\infty", *points, r"\infty"]
+    return Collection("cup", tuple(f"({low},{high})" for low, high in itertools.pairwise(ends)))
 
 
 def read_interval(text: str) -> Interval | None:

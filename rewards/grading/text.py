@@ -65,7 +65,18 @@ _TEXT_MACRO = re.compile(
 )
 _STYLE_MACRO = re.compile(rf"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+({_GROUP})")
 _LATIN = re.compile(rf"(?<![\\A-Za-z{WORD_MARK}])[A-Za-z]+")
+# Environments of one column only show an equation, and its lines follow one another; the others are matrices.
+_ENVIRONMENT = re.compile(
+    r"\\begin\s*\{(align(?:ed|at)?|split|gather(?:ed)?|equation|multline)(\*?)\}(.*)\\end\s*\{\1\2\}"
+    r"|\\begin\s*\{array\}\s*\{[lcr]\}([^&]*)\\end\s*\{array\}",
+    re.DOTALL,
+)
 _REPLACEMENTS = (
+    (re.compile(r"^\s*\\(?:(?:Long|long)?[Rr]ightarrow|implies|to)(?![A-Za-z])|^\s*[⇒→]"), ""),
+    (re.compile(r"\\(?:checkmark|qed)(?![A-Za-z])|[✓✔✅]"), ""),
+    (re.compile(r"\\(?:[hv]space\*?|[hv]?phantom)\s*+\{[^{}]*\}"), " "),
+    (re.compile(r"\{\s*\}(?=\s*[\^_])"), ""),
+    (re.compile(r"(?<![A-Za-z\\])(?:US|AU?|CA?|HK|NZ|NT|MX|S|R)\\\$"), " "),
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
     (_macro("displaystyle|textstyle|tiny|small|[lL]arge|LARGE|[hH]uge|limits|nolimits|rm|bf|therefore"), ""),
     (re.compile(r"\\[()\[\]!]|∴|\\(?:text)?color\s*+\{[^{}]*\}"), ""),
@@ -86,12 +97,13 @@ _REPLACEMENTS = (
     (_macro("neq"), r"\\ne"),
     (_macro("sim|simeq|doteq|fallingdotseq"), r"\\approx"),
     (re.compile(r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}"), r"\\emptyset"),
-    (re.compile(r"\\mathbb\s*+\{R\}"), r"(-\\infty,\\infty)"),
+    (re.compile(r"\\mathbb\s*+(?:\{R\}|R(?![A-Za-z]))"), r"(-\\infty,\\infty)"),
     (re.compile(r"(^|[\[(,])\s*+\+\s*+(?=\\infty)"), r"\1"),
     (re.compile(r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![A-Za-z]))|\\(?:text)?degree(?![A-Za-z])"), "°"),
     (re.compile(r"\\%"), "%"),
-    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥€£₩₹¢]"), " "),
+    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u0e3f\u20a0-\u20cf]"), " "),
 )
+_NEXT_EQUATION = re.compile(r"\\\\(?=\s*[^\s=][^=]*=)")
 # A backslash pair is a line break, of a matrix where there is one, so it is consumed before "\\ ".
 _SPACING = re.compile(r"(\\\\)|\\[,;: ]|\\(?:quad|qquad|enspace|thinspace|hfill|newline)(?![A-Za-z])|[~\s]")
 # \sqrt(2) is not LaTeX, but has one meaning; \sqrt2, \frac12 and \frac{1}2 are.
@@ -124,10 +136,14 @@ def tidy(text: str) -> str:
     text = fold(text).replace("{,}", ",")
     while (unwrapped := _TEXT_MACRO.sub(_mark_words, _STYLE_MACRO.sub(r"\1", text))) != text:
         text = unwrapped
+    if r"\begin" in text:
+        text = _ENVIRONMENT.sub(_lines, text)
     if not text.isalnum() or "pi" in text:
         for pattern, replacement in _REPLACEMENTS:
             text = pattern.sub(replacement, text)
-        line_break = r"\\" if r"\begin" in text else " "
+        matrix = r"\begin" in text
+        line_break = r"\\" if matrix else " "
+        text = text if matrix else _NEXT_EQUATION.sub(", ", text)
         text = _SPACING.sub(lambda m: line_break if m[1] else " ", text)
         text = _CALLED_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or ''}}}", text)
         text = _NUMERATOR.sub(lambda m: rf"\frac{{{m[1]}}}" if m[1] else r"\frac", text)
@@ -141,6 +157,12 @@ def tidy(text: str) -> str:
     while text[:1] == "{" and closing(text, 0) == len(text) - 1:
         text = _EDGES.sub("", text[1:-1])
     return text
+
+
+def _lines(match: re.Match[str]) -> str:
+    """The lines of an environment: those that begin with an equals sign go on, others begin something new."""
+    content = (match[3] or match[4] or "").replace("&", " ").strip().removesuffix(r"\\")
+    return re.sub(r"\\\\\s*(?==)", " ", content).replace(r"\\", ", ")
 
 
 def is_blank(text: str) -> bool:

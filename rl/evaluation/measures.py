@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from renderers.base import Renderer
-from rewards.grading.quantity import read_quantity
-from rewards.grading.text import tidy
+from rewards.grading.votes import RIGHT
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
 from rl.collecting import rollouts_from
@@ -83,6 +82,8 @@ def evaluate(
         graded = {policy: each.at(budget, renderer) for policy, each in sampled.items()}
         for rollouts in graded.values():
             rewards.score(rollouts, watch=False)
+            if ks:
+                rewards.vote(rollouts)
         split = {policy: parts(rollouts) for policy, rollouts in graded.items()}
         results += [
             Result(policy, budget, part, len(by_problem(rollouts)), measure(rollouts, ks))
@@ -124,6 +125,8 @@ AMOUNTS = ("reward", "tokens")  # the other means are shares
 def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
     """What graded rollouts say about a policy at one budget; every k must be at most the completions of a problem.
 
+    With ks the rollouts must have their votes (RewardSet.vote).
+
     | name | definition |
     |---|---|
     | `accuracy` | avg@n: mean over problems of the share of their n completions that is correct |
@@ -162,7 +165,7 @@ def problem_values(rollouts: Iterable[Rollout], ks: Sequence[int] = ()) -> dict[
     return {
         **{name: [sum(map(value, group)) / len(group) for group in groups] for name, value in means.items()},
         **{f"pass@{k}": [_pass(group, k) for group in groups] for k in ks},
-        **{f"maj@{k}": [majority_at_k(list(map(_vote, group)), True, k) for group in groups] for k in ks},
+        **{f"maj@{k}": [_majority(group, k) for group in groups] for k in ks},
         "signal": [float(len({r.reward for r in group}) > 1) for group in groups],
     }
 
@@ -179,15 +182,8 @@ def _pass(group: Sequence[Rollout], k: int) -> float:
     return pass_at_k(sum(r.verdict.correct for r in group), len(group), k)
 
 
-def _vote(rollout: Rollout) -> object | None:
-    """What a completion votes for: True for the right answer, a wrong one's value, None without an answer.
-
-    Were votes for one wrong answer split by its spelling, the right one would win more often than it should.
-    """
-    verdict = rollout.verdict
-    if verdict.correct:
-        return True
-    if verdict.reason != "wrong":  # nothing to read
-        return verdict.extracted
-    answer = tidy(verdict.extracted)
-    return read_quantity(answer) or answer
+def _majority(group: Sequence[Rollout], k: int) -> float:
+    """Raises ValueError where an answer has not been given its vote (RewardSet.vote)."""
+    if any(r.vote is None for r in group if r.verdict.extracted is not None):
+        raise ValueError("maj@k: the rollouts have no votes yet")
+    return majority_at_k([r.vote for r in group], RIGHT, k)

@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 def load_cases() -> list[dict[str, Any]]:
     """Every case; `gold` is canonical, or None where the row must be rejected."""
-    names = ("grading_cases.jsonl", "grading_extra.jsonl")
+    names = ("grading_cases.jsonl", "grading_cases2.jsonl", "grading_extra.jsonl")
     cases = [
         json.loads(line) for name in names for line in (DATA / name).read_text(encoding="utf-8").splitlines()
     ]

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from renderers.base import RendererConfig
-from rewards.grading import Verdict
+from rewards.correct import Correct
+from rewards.grading import Grader, Verdict
+from rewards.grading.votes import RIGHT, votes_of
+from rewards.reward_set import RewardSet
 from rl.engines.base import SamplingParams
 from rl.evaluation.base_and_trained import load_policies
 from rl.evaluation.files import cell, markdown, write_files
@@ -49,6 +52,13 @@ def rollout(
     )
 
 
+def voted(rollouts: list[Rollout]) -> list[Rollout]:
+    rewards = RewardSet(name="correct", terms={"correct": Correct()})
+    rewards.vote(rollouts)
+    rewards.close()
+    return rollouts
+
+
 # Problem 0: two of four right, one wrong, one cut. Problem 1: none right, three say 18 in three ways, one is cut.
 BATCH = [
     rollout(0, "20", tokens=10),
@@ -63,7 +73,7 @@ BATCH = [
 
 
 def test_every_measure_by_hand() -> None:
-    values = {name: each.value for name, each in measure(BATCH, ks=(1, 2, 4)).items()}
+    values = {name: each.value for name, each in measure(voted(BATCH), ks=(1, 2, 4)).items()}
     assert values == pytest.approx(
         {
             "accuracy": (2 / 4 + 0) / 2,
@@ -88,8 +98,57 @@ def test_every_measure_by_hand() -> None:
 def test_one_wrong_answer_spelled_in_three_ways_outvotes_a_right_one() -> None:
     spelled = [rollout(0, "20"), rollout(0, "18"), rollout(0, "18.0"), rollout(0, "\\text{18 dollars}")]
     different = [rollout(0, "20"), rollout(0, "18"), rollout(0, "19"), rollout(0, "x+1")]
-    assert problem_values(spelled, ks=[4])["maj@4"] == [0.0]
-    assert problem_values(different, ks=[4])["maj@4"] == [1 / 4]
+    assert problem_values(voted(spelled), ks=[4])["maj@4"] == [0.0]
+    assert problem_values(voted(different), ks=[4])["maj@4"] == [1 / 4]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("x=5", "5", "5.0"),
+        ("1,2", "2,1", "\\{1, 2\\}"),
+        ("2\\sqrt{3}", "\\sqrt{12}", "\\frac{6}{\\sqrt{3}}"),
+        ("(x+1)^2", "x^2+2x+1", "(1+x)(x+1)"),
+        ("50\\%", "0.5", "\\frac{1}{2}"),
+        ("Monday", "monday", "\\text{MONDAY}"),
+        ("5 million", "5,000,000", "500万"),
+        ("\\sin 30^\\circ", "0.5", "1/2"),
+        ("9^{9^{9^9}}", "9^{9^{9^9}}", "9^{9^{9^9}}"),
+    ],
+)
+def test_wrong_answers_of_one_value_are_one_vote(wrong: tuple[str, ...]) -> None:
+    """Two of five right: three draws of 10 hold both, and all five give the wrong one the majority."""
+    rollouts = [
+        rollout(0, "20"),
+        rollout(0, "\\$20", gold="\\$20"),
+        *(rollout(0, answer) for answer in wrong),
+    ]
+    values = problem_values(voted(rollouts), ks=[3, 5])
+    assert values["maj@3"] == [pytest.approx(3 / 10)]
+    assert values["maj@5"] == [0.0]
+
+
+def test_different_wrong_answers_are_different_votes() -> None:
+    wrong = ["2\\sqrt{3}", "2\\sqrt{2}", "x+1", "x+2", "(1,2)", "(2,1)", "Monday", "18", "50"]
+    rollouts = voted([rollout(0, "20"), *(rollout(0, answer) for answer in wrong), rollout(0, None)])
+    assert [r.vote for r in rollouts] == [RIGHT, *range(1, 10), None]
+
+
+def test_votes_are_compared_within_a_problem_and_only_where_they_matter() -> None:
+    class NoWorker(Grader):
+        def compare(self, pairs):
+            assert not pairs, "nobody is right, so that no majority can be"
+            return []
+
+    verdicts = [rollout(0, answer).verdict for answer in ("2\\sqrt{3}", "\\sqrt{12}", None)]
+    assert votes_of(NoWorker(), [verdicts, []]) == [[1, 2, None], []]
+    two = voted([rollout(0, "18"), rollout(0, "20"), rollout(1, "20"), rollout(1, "7"), rollout(1, "18")])
+    assert [r.vote for r in two] == [1, RIGHT, RIGHT, 1, 2]
+
+
+def test_a_majority_needs_votes() -> None:
+    with pytest.raises(ValueError, match="no votes yet"):
+        measure([rollout(0, "20"), rollout(0, "18")], ks=[2])
 
 
 def test_nothing_correct_costs_no_number_of_tokens() -> None:
@@ -105,7 +164,7 @@ def test_intervals_are_over_problems_not_completions() -> None:
 
 
 def test_a_policy_differs_from_itself_by_nothing() -> None:
-    changes = differences(BATCH, BATCH, ks=(2,))
+    changes = differences(voted(BATCH), BATCH, ks=(2,))
     assert {name: each.value for name, each in changes.items()} == dict.fromkeys(changes, 0.0)
     assert "tokens_per_correct" not in changes
     assert changes["tokens"] == (0, 0, 0)
