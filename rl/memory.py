@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rl.blueprint import Blueprint, LoraConfig, ModelConfig
-from rl.engines.local import LocalEngineConfig, checkpoint_errors
+from rl.engines.local import LocalEngineConfig, checkpoint_config
 
 HELD = ("weights", "adapters", "gradients", "optimizer")
 SAMPLING = ("kv_cache", "sampling_logits")
@@ -89,10 +89,7 @@ def shape_of(model: ModelConfig) -> ModelShape:
 
 def text_config(model: ModelConfig) -> Any:
     """The checkpoint's config, of its language model where it has several parts. Raises UserError as loading does."""
-    from transformers import AutoConfig
-
-    with checkpoint_errors(model):
-        return AutoConfig.from_pretrained(model.source, revision=model.revision).get_text_config()
+    return checkpoint_config(model).get_text_config()
 
 
 def step_memory(

@@ -105,10 +105,6 @@ def read_config(weights: Path) -> dict[str, Any]:
 
 def context_of(model: ModelConfig) -> int | None:
     """The tokens of prompt and completion that the model's context holds, read without its weights; None: unknown."""
-    from transformers import AutoConfig
+    from rl.engines.local import checkpoint_config
 
-    from rl.engines.local import checkpoint_errors
-
-    with checkpoint_errors(model):
-        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+    return getattr(checkpoint_config(model).get_text_config(), "max_position_embeddings", None)

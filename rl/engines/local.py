@@ -199,6 +199,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
     with checkpoint_errors(spec):
         found: Any = AutoModelForCausalLM.from_pretrained(
             spec.source,
+            config=checkpoint_config(spec),
             revision=spec.revision,
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -211,6 +212,17 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
             " random; give a whole checkpoint of a causal language model"
         )
     return model
+
+
+def checkpoint_config(spec: ModelConfig) -> Any:
+    """The checkpoint's config, its context as `spec` wants it. Raises UserError as `load_model`."""
+    from transformers import AutoConfig
+
+    with checkpoint_errors(spec):
+        config = AutoConfig.from_pretrained(spec.source, revision=spec.revision)
+    if spec.context is not None:
+        config.get_text_config().max_position_embeddings = spec.context
+    return config
 
 
 def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int) -> tuple[Any, Any]:
