@@ -72,7 +72,7 @@ def test_fsdp_without_a_gpu_is_refused(tmp_path):
 
 def test_the_plan_starts_no_more_processes_than_share_a_batch(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7")
-    blueprint = SimpleNamespace(model=SimpleNamespace(source="m", context=None), batch_size=10)
+    blueprint = SimpleNamespace(model=SimpleNamespace(source="m"), batch_size=10)
     assert "--num_processes 5 " in TrlEngineConfig().commands(blueprint, "engine=trl")["start"]
 
 
@@ -95,7 +95,7 @@ def test_the_plan_says_how_to_start(tmp_path, monkeypatch):
     ).replace("2", "4", 1)
     config = TrlEngineConfig(vllm="server", vllm_url="http://gpu7:8123")
     commands = config.commands(
-        SimpleNamespace(model=SimpleNamespace(source="org/name", context=None), batch_size=6), "engine=trl"
+        SimpleNamespace(model=SimpleNamespace(source="org/name"), batch_size=6), "engine=trl"
     )
     (server, _) = commands.values()
     assert "vllm serve org/name --port 8123" in server and "--logprobs-mode processed_logprobs" in server
