@@ -38,6 +38,7 @@ from rl.schema import known_keys, takes_any
 from rl.storage.run_directory import folder_name
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
+DEFAULT_MODEL = "tiny"  # of every recipe that has a model
 JOB_NAME_BYTES = 200  # of a sweep job's folder; file systems allow 255
 START = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9 // 1000:06d}"
 
@@ -172,15 +173,15 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     typed, args.overrides = args.overrides, [with_quotes(text) for text in args.overrides]
     overrides = [parse_override(text) for text in args.overrides]
     keys = {override.key_or_group for override in overrides}
-    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
-    if keys & {"model.path", "model.id"} and "model" not in keys:
-        args.overrides.append("model=custom")
-        overrides.append(parse_override("model=custom"))
     with _hydra(name, args.config_dir) as loader:
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
-        config = _compose(
-            args.config_name or name, [first_value(o) for o in overrides if groups[str(o.input_line)]]
-        )
+        chosen = [override for override in overrides if groups[str(override.input_line)]]
+        config = _compose(args.config_name or name, [first_value(o) for o in chosen])
+        if _needs_custom_model(args.config_name or name, chosen, keys, config):
+            args.overrides.append("model=custom")
+            overrides.append(parse_override("model=custom"))
+            groups["model=custom"] = True
+            config = _compose(args.config_name or name, [first_value(o) for o in [*chosen, overrides[-1]]])
         tree: dict[str, Any] = OmegaConf.to_container(config, resolve=False)  # type: ignore[assignment]
         known = known_keys(schema, tree)
         rewritten = []
@@ -225,6 +226,38 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         yield Hydra.create_main_hydra2(name, search_path).config_loader
     finally:
         GlobalHydra.instance().clear()
+
+
+def _needs_custom_model(name: str, overrides: list[Override], keys: set[str], config: DictConfig) -> bool:
+    """Whether a path or an id, typed or in a file, would get the default model's format and end tokens.
+
+    A model that an experiment or another file chooses stays: a path then says only where its weights lie. `overrides`
+    are those of groups, `keys` all that are typed, `config` is the first job's.
+
+    Raises UserError for a sweep in which some jobs choose a model and others do not.
+    """
+    keys = keys | set(config.hydra.sweeper.get("params") or {})
+    if "model" in keys or config.hydra.runtime.choices.get("model") is None:
+        return False
+    typed = bool(keys & {"model.path", "model.id"})
+    default = OmegaConf.load(CONF / "model" / f"{DEFAULT_MODEL}.yaml")
+
+    def needs(config: DictConfig) -> bool:
+        own = typed or (config.model.path, config.model.id) != (default.path, default.id)
+        return own and config.hydra.runtime.choices.model == DEFAULT_MODEL
+
+    found = {needs(config)}
+    first = [first_value(o) for o in overrides]
+    for i, override in enumerate(overrides):
+        for value in values_of(override) if override.is_sweep_override() else ():
+            job = [*first[:i], f"{override.get_key_element()}={value}", *first[i + 1 :]]
+            found.add(needs(_compose(name, job)))
+    if len(found) > 1:
+        raise UserError(
+            "model.path, model.id: some jobs of this sweep choose a model and others do not; type model=NAME, or model=custom for a"
+            " checkpoint with its own chat template"
+        )
+    return found == {True}
 
 
 def _group(override: Override, loader: ConfigLoader) -> bool:

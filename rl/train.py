@@ -189,8 +189,7 @@ def finish(run: Run) -> None:
 
 
 def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
-    """`count` rollouts spread over the batch, as rows of samples.jsonl: what was asked, said, graded and why."""
-    chosen = [rollouts[i * len(rollouts) // count] for i in range(min(count, len(rollouts)))]
+    """`count` rollouts of a batch, as rows of samples.jsonl: what was asked, said, graded and why."""
     return [
         {
             "split": split,
@@ -210,5 +209,20 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "rewards": r.rewards,
             "reward": r.reward,
         }
-        for r in chosen
+        for r in spread(rollouts, count)
     ]
+
+
+def spread(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
+    """`count` rollouts in the order of the batch, from all over it, with as many of each language as it has."""
+    numbers: dict[str, list[int]] = {}  # by language
+    for number, rollout in enumerate(rollouts):
+        numbers.setdefault(rollout.problem.language, []).append(number)
+    shares = dict.fromkeys(numbers, 0)
+    for _ in range(min(count, len(rollouts))):
+        open_ones = (language for language in shares if shares[language] < len(numbers[language]))
+        shares[min(open_ones, key=shares.__getitem__)] += 1
+    chosen = [
+        numbers[language][i * len(numbers[language]) // n] for language, n in shares.items() for i in range(n)
+    ]
+    return [rollouts[number] for number in sorted(chosen)]

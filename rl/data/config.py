@@ -64,6 +64,7 @@ class DataConfig:
     source: SourceConfig = field(default_factory=SourceConfig)
     language: Literal["en", "ja", "both"] = "both"
     suffix: dict[str, str] | None = None
+    answer_region: Literal["after_thinking", "anywhere"] = "after_thinking"
     system_prompt: str | None = None
     few_shot: list[FewShot] = field(default_factory=list)
     fraction: float = 1.0

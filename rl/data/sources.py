@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -109,6 +109,7 @@ class ArrowRows:
                 fn_kwargs={"value": where[column]},
                 batched=True,
             )
+        columns = {c if c in dataset.column_names else c.partition(".")[0] for c in columns}
         wanted = [column for column in dataset.column_names if column in columns]
         self._dataset = dataset.select_columns(wanted) if columns <= set(wanted) else dataset
         self.label = label
@@ -124,6 +125,40 @@ class ArrowRows:
 
     def place(self, number: int) -> str:
         return f"row {number}"
+
+
+class NestedRows:
+    """Rows in which a dotted column, such as ``prompt.0.content``, is what its cell holds at that place."""
+
+    def __init__(self, rows: Rows, columns: Iterable[str]) -> None:
+        self.label = rows.label
+        self._rows = rows
+        self._columns = [column for column in columns if "." in column]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Row:
+        return self._reached(self._rows[number])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._reached, self._rows)
+
+    def place(self, number: int) -> str:
+        return self._rows.place(number)
+
+    def _reached(self, row: Row) -> Row:
+        """The row with its dotted columns; one that leads nowhere stays absent."""
+        reached = {}
+        for column in self._columns:
+            cell: Any = row
+            try:
+                for part in column.split("."):
+                    cell = cell[int(part) if isinstance(cell, list) else part]
+            except (KeyError, IndexError, TypeError, ValueError):
+                continue
+            reached[column] = cell
+        return reached | row
 
 
 def open_rows(config: DataConfig, split: str) -> Rows:
@@ -151,14 +186,16 @@ def open_local(
     if not file.exists():
         raise UserError(f"{key}={path}: no such file or folder: {file}")
     files = [file]
+    columns = _columns(config)
     if file.is_dir():
         if (file / "dataset_dict.json").exists() or (file / "state.json").exists():
-            return ArrowRows(_saved_dataset(file, split, key), str(file), _columns(config), where)
+            dataset = _saved_dataset(file, split, key)
+            return _with_nested(ArrowRows(dataset, str(file), columns, where), columns)
         files = _files_of_split(file, split, key)
     if files[0].suffix in JSON_SUFFIXES:
-        return JsonLines(files[0], where)
+        return _with_nested(JsonLines(files[0], where), columns)
     if files[0].suffix == ".parquet":
-        return ArrowRows(_parquet_dataset(files), str(file), _columns(config), where)
+        return _with_nested(ArrowRows(_parquet_dataset(files), str(file), columns, where), columns)
     raise UserError(f"{key}={path}: unknown kind of file; expected .jsonl, .parquet, or a folder")
 
 
@@ -211,7 +248,12 @@ def _from_hub(config: DataConfig, name: str, split: str) -> Rows:
             raise UserError(
                 f"data.where.{column}: {name} has no such column; it has {', '.join(dataset.column_names)}"
             )
-    return ArrowRows(dataset, name, _columns(config), config.where or EVERY_ROW)
+    columns = _columns(config)
+    return _with_nested(ArrowRows(dataset, name, columns, config.where or EVERY_ROW), columns)
+
+
+def _with_nested(rows: Rows, columns: set[str]) -> Rows:
+    return NestedRows(rows, columns) if any("." in column for column in columns) else rows
 
 
 def _columns(config: DataConfig) -> set[str]:

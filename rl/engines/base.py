@@ -52,7 +52,8 @@ class SamplingConfig:
 class OptimizerConfig:
     """AdamW (arXiv:1711.05101) and its schedule.
 
-    schedule: `constant`, or `linear` / `cosine` decay from the learning rate to `final_ratio` times it.
+    schedule: `constant`, or `linear` / `cosine` decay from the learning rate towards `final_ratio` times it, which a step
+    after the last one would have, so that every step moves the weights (as transformers' schedules count).
     warmup: share of all steps over which the rate rises linearly. max_grad_norm: inf turns clipping off.
     """
 
@@ -89,7 +90,7 @@ class OptimizerConfig:
         warmup_steps = round(self.warmup * total_steps)
         if step <= warmup_steps:
             return peak * step / (warmup_steps + 1)
-        progress = (step - 1 - warmup_steps) / max(1, total_steps - 1 - warmup_steps)
+        progress = (step - 1 - warmup_steps) / (total_steps - warmup_steps)
         if self.schedule == "linear":
             return peak * (1 - (1 - self.final_ratio) * progress)
         if self.schedule == "cosine":

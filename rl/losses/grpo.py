@@ -20,7 +20,7 @@ STD_EPSILON = 1e-4
 class GRPO(PolicyLoss):
     """Group-relative advantages scaled by the group's sample standard deviation, clipped, averaged by sequence.
 
-    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high]; 1 and inf leave it as it is.
     """
 
     name: str = "grpo"
@@ -29,9 +29,9 @@ class GRPO(PolicyLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.clip_low < 1:
+        if not 0 < self.clip_low <= 1:
             raise UserError(
-                f"loss.clip_low={self.clip_low}: expected a number in (0, 1); e.g. loss.clip_low=0.2"
+                f"loss.clip_low={self.clip_low}: expected a number in (0, 1]; e.g. loss.clip_low=0.2"
             )
         if not self.clip_high > 0:
             raise UserError(

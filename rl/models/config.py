@@ -31,6 +31,7 @@ class ModelConfig:
     """Which weights, and what is known about them.
 
     id: Hub id. path: a local checkpoint, which wins over `id`. stop_tokens: texts of the tokens that end an answer.
+    context: tokens of prompt and completion, in place of the checkpoint's own limit; its RoPE stays as it is.
     dtype: `auto` is bfloat16 on a GPU that has it, float32 elsewhere. lora: null trains all weights.
     recipe: what this model usually wants; the root scalars default to it. facts: see docs/renderers.md.
     """
@@ -39,6 +40,7 @@ class ModelConfig:
     id: str | None = None
     path: str | None = None
     revision: str | None = None
+    context: int | None = None
     renderer: str = "auto"
     stop_tokens: list[str] = field(default_factory=list)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -51,6 +53,8 @@ class ModelConfig:
             raise UserError(
                 "model.path=null: expected a local checkpoint or a Hub id; e.g. model.path=~/models/mine"
             )
+        if self.context is not None:
+            require(self.context >= 1, "model.context", self.context, "a positive integer, or null", 6144)
         if self.path is not None and not (self.local_path / "config.json").is_file():
             lacks = "no config.json in it" if self.local_path.is_dir() else "no such folder"
             raise UserError(

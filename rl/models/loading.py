@@ -66,6 +66,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
     with checkpoint_errors(spec):
         found: Any = AutoModelForCausalLM.from_pretrained(
             spec.source,
+            config=checkpoint_config(spec),
             revision=spec.revision,
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -140,10 +141,15 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
 
 def context_of(model: ModelConfig) -> int | None:
     """The tokens of prompt and completion that the model's context holds, read without its weights; None: unknown."""
+    return getattr(checkpoint_config(model).get_text_config(), "max_position_embeddings", None)
+
+
+def checkpoint_config(spec: ModelConfig) -> Any:
+    """The checkpoint's config, its context as `spec` wants it. Raises UserError as `read_model`."""
     from transformers import AutoConfig
 
-    from rl.models.loading import checkpoint_errors
-
-    with checkpoint_errors(model):
-        config = AutoConfig.from_pretrained(model.source, revision=model.revision)
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+    with checkpoint_errors(spec):
+        config = AutoConfig.from_pretrained(spec.source, revision=spec.revision)
+    if spec.context is not None:
+        config.get_text_config().max_position_embeddings = spec.context
+    return config

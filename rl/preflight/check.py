@@ -203,7 +203,7 @@ def smallest_with_signal(readings: dict[int, Estimates]) -> int | None:
 def remedies(
     blueprint: Blueprint, renderer: Renderer, readings: dict[int, Estimates], budget: int, baseline: Baseline
 ) -> list[str]:
-    """What to type, most promising first: another budget, with what was read at it, or a model that thinks less."""
+    """What to type, most promising first: a budget at which a signal was read, other problems, a model that thinks less."""
     now = readings[budget]
     cut = now["truncated"].value > MOST_CUT
     wanted = [
@@ -215,14 +215,23 @@ def remedies(
     found = [
         f"max_tokens={round(b / wider)} ({facts(readings[b], baseline)})"
         for b in dict.fromkeys(filter(None, wanted))
+        if round(100 * readings[b]["signal"].value) > 0  # what reads as 0 % would help nobody
     ]
     if not found:
         widest = max(readings)
-        all_cut = readings[widest]["truncated"].value > MOST_CUT
-        found.append(f"max_tokens above {widest}" if all_cut else "easier or harder problems")
+        if readings[widest]["truncated"].value > MOST_CUT:
+            found.append(f"max_tokens above {widest}")
+        else:
+            found += [
+                "easier or harder problems",
+                f"a larger {'group_size' if baseline.grouped else 'batch_size'}",
+            ]
     if not cut:
         return found
-    if isinstance(blueprint.budget, Constant):
+    # It begins with a wider budget than the run's.
+    if isinstance(blueprint.budget, Constant) and any(
+        reading["signal"].value > 0 for b, reading in readings.items() if b > budget
+    ):
         found.append("budget=tighten")
     if renderer.name == "qwen3":
         found.append("renderer=qwen3_disable_thinking")

@@ -224,11 +224,29 @@ def test_schedules_by_hand():
     cosine = OptimizerConfig(schedule="cosine", warmup=0.2, final_ratio=0.1)
     rates = [cosine.rate(1.0, step, 10) for step in range(1, 11)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert rates[-1] == pytest.approx(0.1)
-    assert rates[5] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 3 / 7)) / 2)
+    assert rates[5] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 3 / 8)) / 2)
+    assert rates[-1] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * 7 / 8)) / 2)
     linear = OptimizerConfig(schedule="linear")
-    assert [linear.rate(1.0, step, 5) for step in range(1, 6)] == pytest.approx([1, 0.75, 0.5, 0.25, 0])
+    assert [linear.rate(1.0, step, 5) for step in range(1, 6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2])
+    assert linear.rate(1.0, 1, 1) == 1  # a single step is no step without a rate
     assert {OptimizerConfig().rate(3e-4, step, 7) for step in range(1, 8)} == {3e-4}
+
+
+@pytest.mark.parametrize("total", [1, 2, 28, 58])
+@pytest.mark.parametrize("warmup", [0.0, 0.03, 0.5, 0.99])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_decays_are_those_of_transformers_and_never_stand_still(schedule, warmup, total):
+    import transformers
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+    warmup_steps = round(warmup * total)
+    make = getattr(transformers, f"get_{schedule}_schedule_with_warmup")
+    theirs = make(optimizer, num_warmup_steps=warmup_steps, num_training_steps=total).lr_lambdas[0]
+    ours = OptimizerConfig(schedule=schedule, warmup=warmup)
+    for step in range(1, total + 1):
+        assert ours.rate(1.0, step, total) > 0
+        if step > warmup_steps:  # theirs begins the warm-up at 0
+            assert ours.rate(1.0, step, total) == pytest.approx(theirs(step - 1))
 
 
 def engine_for(path, tokenizer, **model):

@@ -46,7 +46,7 @@ KEY = "tml-not-a-secret"
 def blueprint(**changes):
     """What the engine's check reads of a blueprint that it accepts."""
     lora = SimpleNamespace(rank=8, alpha=32.0, dropout=0.0, target_modules="all-linear")
-    model = SimpleNamespace(source="Qwen/Qwen3-8B", lora=lora)
+    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora)
     facts = {"model": model, "temperature": 1.0, "sampling": SamplingConfig(), "loss": GRPO()}
     return SimpleNamespace(**(facts | changes))
 
@@ -62,7 +62,11 @@ def blueprint(**changes):
         ),
         ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
         (
-            {"model": SimpleNamespace(source="m", lora=SimpleNamespace(dropout=0.0, alpha=16.0))},
+            {
+                "model": SimpleNamespace(
+                    source="m", context=None, lora=SimpleNamespace(dropout=0.0, alpha=16.0)
+                )
+            },
             r"model\.lora\.alpha=32",
         ),
     ],
@@ -77,7 +81,7 @@ def test_what_a_service_cannot_do_is_refused(changes, words, monkeypatch):
 def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
-    unknown = blueprint(model=SimpleNamespace(source="me/mine", lora=blueprint().model.lora))
+    unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
     with pytest.raises(UserError, match="no price of me/mine is known"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
@@ -98,6 +102,7 @@ def test_each_loss_has_the_services_name_and_bounds():
         "ppo",
         {"clip_low_threshold": 0.9, "clip_high_threshold": 1.3},
     )
+    assert loss_name(DrGRPO(clip_low=1.0, clip_high=math.inf)) == ("importance_sampling", {})
 
     class Mine(GRPO):
         def objective(self, logprobs, log_ratio, coefficients, mask):

@@ -49,6 +49,8 @@ def test_the_published_gsm8k_recipe():
         "format": 0.1,
     }
     assert blueprint.rewards.answer_region == "anywhere"
+    assert composed("model=qwen3-4b", "data=gsm8k_ja").rewards.answer_region == "anywhere"
+    assert composed("model=qwen3-8b").rewards.answer_region == "after_thinking"
     assert blueprint.optimizer.schedule == "constant"
     assert blueprint.total_steps(7473 // 128) == 58
     assert blueprint.data.suffix == {
@@ -63,37 +65,6 @@ def test_flashreinforce_alone_keeps_the_number_of_rollouts():
     assert type(blueprint.loss) is FlashReinforce and blueprint.loss.delta == 3e-3
     assert composed("loss=flashreinforce", "batch_size=32").batch_size == 32
     assert type(composed("loss=dr_grpo").loss) is DrGRPO
-
-
-def test_the_numina_recipe():
-    blueprint = composed("experiment=numina_grpo")
-    assert blueprint.model.name == "qwen2-0.5b-instruct" and blueprint.model.lora is not None
-    assert (blueprint.model.lora.rank, blueprint.model.lora.alpha, blueprint.model.lora.dropout) == (
-        8,
-        32.0,
-        0.1,
-    )
-    assert blueprint.model.lora.target_modules == ["q_proj", "v_proj"]
-    assert (blueprint.learning_rate, blueprint.group_size, blueprint.max_tokens) == (1e-5, 4, 64)
-    assert (blueprint.data.fraction, blueprint.data.max_prompt_tokens) == (0.05, 128)
-    assert blueprint.rewards.answer_format == "think_answer"
-
-
-def test_the_flashreinforce_recipes():
-    distill = composed("experiment=flashreinforce_r1_distill_1.5b")
-    assert isinstance(distill.loss, FlashReinforce) and distill.loss.delta == 5e-3
-    assert (distill.batch_size, distill.group_size, distill.max_tokens, distill.learning_rate) == (
-        128,
-        1,
-        8192,
-        1e-6,
-    )
-    optimizer = distill.optimizer
-    assert (optimizer.weight_decay, optimizer.schedule, optimizer.final_ratio, optimizer.warmup, optimizer.max_grad_norm) == (
-        0.1, "cosine", 0.1, 0.03, 1.0,
-    )  # fmt: skip
-    math = composed("experiment=flashreinforce_qwen2.5_math_1.5b")
-    assert isinstance(math.loss, FlashReinforce) and (math.loss.delta, math.max_tokens) == (3e-3, 4096)
 
 
 def test_shipped_paths_exist():

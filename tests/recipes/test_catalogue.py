@@ -82,11 +82,12 @@ def test_shared_fragments_are_no_option() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_entry_has_the_same_keys(name: str) -> None:
     assert set(model(name)) == {
-        *("name", "id", "path", "revision", "renderer", "stop_tokens", "dtype", "lora", "recipe", "facts")
+        *("name", "id", "path", "revision", "context", "renderer", "stop_tokens", "dtype"),
+        *("lora", "recipe", "facts"),
     }
     assert model(name)["name"] == name
     assert model(name)["renderer"] in FORMATS
-    assert set(model(name)["recipe"]) - {"answer_region"} == {
+    assert set(model(name)["recipe"]) == {
         *("max_tokens", "batch_size", "group_size", "learning_rate", "max_steps", "epochs", "temperature")
     }
     assert isinstance(model(name)["recipe"]["learning_rate"], float)
@@ -144,14 +145,12 @@ def test_published_recipes() -> None:
     assert tinker["lora"] == lora
     assert tinker["recipe"] == {
         **{"max_tokens": 256, "batch_size": 128, "group_size": 16, "learning_rate": 4e-5},
-        **{"max_steps": None, "epochs": 1, "temperature": 1.0, "answer_region": "anywhere"},
+        **{"max_steps": None, "epochs": 1, "temperature": 1.0},
     }
     trl = model("qwen2-0.5b-instruct")
     assert trl["lora"] == {"rank": 8, "alpha": 32, "dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}
     assert (trl["recipe"]["group_size"], trl["recipe"]["max_tokens"]) == (4, 64)
-    assert (
-        trl["recipe"]["batch_size"] * trl["recipe"]["group_size"] == 8 * 16
-    )  # a device's batch x accumulation
+    assert trl["recipe"]["batch_size"] == 8 * 16  # problems in a device's batch x accumulation
     for name, budget in (("deepseek-r1-distill-qwen-1.5b", 8192), ("qwen2.5-math-1.5b", 4096)):
         flash = model(name)
         assert flash["lora"] is None

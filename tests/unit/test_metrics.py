@@ -10,6 +10,7 @@ from rewards.grading import Verdict
 from rl.engines.base import UpdateStats
 from rl.metrics import group_metrics, percentile, rollout_metrics, update_metrics
 from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.train import spread
 
 
 def rollout(
@@ -122,3 +123,35 @@ def test_update_metrics_by_hand():
             "trust/kl_mean": 0.002, "trust/kl_max": 0.003, "ratio/mean": 1.01, "ratio/max": 1.5, "ratio/min": 0.5,
         }
     )  # fmt: skip
+
+
+def batch_of(languages: list[str], members: int) -> list[Rollout]:
+    """Groups of `members` rollouts, one problem each, in the languages given."""
+    return [
+        Rollout(
+            Problem(f"p{group}", "q", "1", language, "test"), group, [1], Completion([1], [-1.0], "stop"), Parsed("", "", "", "stop")
+        )
+        for group, language in enumerate(languages)
+        for _ in range(members)
+    ]  # fmt: skip
+
+
+def test_samples_are_of_every_language_and_of_many_problems():
+    """As in the demo: 16 problems in turns of English and Japanese x 8, four samples a step."""
+    batch = batch_of(["en", "ja"] * 8, members=8)
+    chosen = spread(batch, 4)
+    assert [r.problem.language for r in chosen] == ["en", "ja", "en", "ja"]
+    assert len({r.group for r in chosen}) == 4 and chosen == spread(batch, 4)
+    assert [r.group for r in spread(batch_of(["en"] * 8, 2), 4)] == [
+        0,
+        2,
+        4,
+        6,
+    ]  # one language: evenly spaced
+
+
+def test_a_language_with_few_rollouts_gives_all_of_them():
+    batch = batch_of(["en", "en", "en", "ja", "en"], members=1)
+    assert [r.group for r in spread(batch, 4)] == [0, 1, 2, 3]
+    assert sorted(r.group for r in spread(batch, 9)) == [0, 1, 2, 3, 4]
+    assert [r.problem.language for r in spread(batch, 1)] == ["en"] and spread(batch, 0) == []

@@ -149,6 +149,28 @@ def test_nothing_to_say_and_nothing_that_helps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "readings",
+    [
+        {64: reading(0.9, 0.1, 0.0), 128: reading(0.3, 0.0, 0.0)},  # nothing is right, cut or not
+        {64: reading(0.7, 0.3, 0.5), 128: reading(0.1, 1.0, 0.0)},  # a wider budget solves them all
+        {64: reading(0.2, 1.0, 0.0), 128: reading(0.0, 1.0, 0.0)},  # so does the run's own
+    ],
+)
+def test_a_budget_without_a_signal_is_never_advised(readings: dict[int, dict[str, Estimate]]) -> None:
+    found = advice(composed(), readings, 64)
+    assert found.remedies[:2] == ["easier or harder problems", "a larger group_size"]
+    assert found.warning is not None and "in 0 % of" not in found.warning.partition("; try ")[2]
+    assert not any("max_tokens" in remedy or "tighten" in remedy for remedy in found.remedies)
+
+
+def test_a_batch_without_a_signal_wants_more_problems() -> None:
+    batches = Baseline(grouped=False, size=128)
+    flat = {64: reading(0.0, 1.0, 0.0)}
+    found = remedies(composed("loss=flashreinforce"), Thinks(), flat, 64, batches)  # type: ignore[arg-type]
+    assert found == ["easier or harder problems", "a larger batch_size"]
+
+
 BUDGETS = (16, 32, 64, 96, 128)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rl.blueprint import Blueprint
 from rl.engines.local.options import LocalOptions
 from rl.models.config import LoraConfig, ModelConfig
-from rl.models.loading import checkpoint_errors
+from rl.models.loading import checkpoint_config
 
 HELD = ("weights", "adapters", "gradients", "optimizer")
 SAMPLING = ("kv_cache", "sampling_logits")
@@ -91,10 +91,7 @@ def shape_of(model: ModelConfig) -> ModelShape:
 
 def text_config(model: ModelConfig) -> Any:
     """The checkpoint's config, of its language model where it has several parts. Raises UserError as loading does."""
-    from transformers import AutoConfig
-
-    with checkpoint_errors(model):
-        return AutoConfig.from_pretrained(model.source, revision=model.revision).get_text_config()
+    return checkpoint_config(model).get_text_config()
 
 
 def step_memory(

@@ -34,6 +34,10 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             raise UserError(
                 "model.lora=null: a Tinker service trains LoRA adapters only; type model.lora.rank=32"
             )
+        if blueprint.model.context is not None:
+            raise UserError(
+                f"model.context={blueprint.model.context}: a service has its own limit; type model.context=null"
+            )
         if blueprint.model.lora.dropout:
             raise UserError(
                 f"model.lora.dropout={blueprint.model.lora.dropout}: a Tinker service has none; type 0"

@@ -26,6 +26,8 @@ def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
     if type(loss).objective is FlashReinforce.objective:
         return "importance_sampling", {}
     if isinstance(loss, GRPO) and type(loss).objective is GRPO.objective:
+        if (loss.clip_low, loss.clip_high) == (1, math.inf):
+            return "importance_sampling", {}
         return "ppo", {
             "clip_low_threshold": 1 - loss.clip_low,
             "clip_high_threshold": 1 + loss.clip_high,

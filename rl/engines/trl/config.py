@@ -40,6 +40,11 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
     samples_alone: ClassVar[bool] = False
 
     def check(self, blueprint: Blueprint) -> None:
+        if self.vllm != "off" and blueprint.model.context is not None:
+            raise UserError(
+                f"model.context={blueprint.model.context}: vLLM reads the checkpoint's own limit; type engine.vllm=off, or"
+                " change max_position_embeddings in a copy's config.json and type model.path=COPY model.context=null"
+            )
         if self.vllm != "off" and not importlib.util.find_spec("vllm"):
             raise UserError(
                 f"engine.vllm={self.vllm}: the package vllm is not installed; type pip install 'trl[vllm]', or"
