@@ -72,7 +72,7 @@ class EvaluateConfig:
             self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
             "temperature", self.temperature, "0 (greedy) or a positive number", 1.0,
         )  # fmt: skip
-        require(0 <= self.seed < 2**63, "seed", self.seed, "0 or more", 0)
+        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         n = self.completions
         require(n is None or n >= 1, "completions", n, "a positive integer, or null", 8)
         if self.temperature == 0 and n not in (None, 1):

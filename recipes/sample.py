@@ -22,6 +22,7 @@ from rl.boxes import split_boxes
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.export import find_weights
+from rl.file_kinds import advice
 from rl.policies import SIDES, Policies, load_policies, read_config
 from rl.problems import load
 from rl.rollouts import Problem, Rollout
@@ -59,7 +60,7 @@ class SampleConfig:
                 " e.g. temperature=1.0"
             )
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed={self.seed}: expected an integer from 0 to 2**63 - 1; e.g. seed=0")
+            raise UserError(f"seed={self.seed}: expected a whole number from 0 to 2**63 - 1; e.g. seed=0")
         if sum(bool(source) for source in (self.prompt, self.file, self.interactive)) > 1:
             raise UserError("prompt, file, interactive: expected one of them; e.g. interactive=true alone")
 
@@ -104,7 +105,8 @@ def read_questions(path: Path) -> list[Problem]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:
-        raise UserError(f"file={path}: is not UTF-8; save it as UTF-8 and type the same command") from None
+        said = advice(path, path.read_bytes()) or f"{path}: is not UTF-8; save it as UTF-8 and type the same command"
+        raise UserError(f"file={said}") from None
     if path.suffix != ".jsonl":
         found = [question(line.strip()) for line in lines]
     else:

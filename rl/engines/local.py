@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl import signals
 from rl.adapters import adapts_tied_weights, quiet_peft, write_base
 from rl.engines.base import Arrived, Engine, SamplingParams, UpdateStats
-from rl.engines.fit import require_attention, require_context, require_vocabulary
+from rl.engines.fit import require_attention, require_causal, require_context, require_vocabulary
 from rl.engines.launch import require_one_process
 from rl.errors import UserError
+from rl.file_kinds import lfs_pointer, pointer_advice
 from rl.hub import first_line, hub, model_errors
 from rl.losses import PolicyLoss
 from rl.rollouts import Completion, TrainingRow
@@ -186,7 +187,7 @@ def load_model(
 def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> PreTrainedModel:
     """The causal model before it is placed; `on_gpu` says where it will compute. Raises UserError as `load_model`."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # the bars of reading and writing shards; a download's stays
@@ -197,6 +198,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
         "bfloat16": torch.bfloat16,
     }[spec.dtype]
     with checkpoint_errors(spec):
+        require_causal(AutoConfig.from_pretrained(spec.source, revision=spec.revision), spec.source)
         found: Any = AutoModelForCausalLM.from_pretrained(
             spec.source,
             revision=spec.revision,
@@ -266,6 +268,8 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
+        if pointer := lfs_pointer(spec.local_path):
+            raise UserError(f"model.path={spec.path}: {pointer_advice(pointer)}") from None
         raise UserError(
             f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
         ) from None
