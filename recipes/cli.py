@@ -163,8 +163,10 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     typed, args.overrides = args.overrides, [with_quotes(text) for text in args.overrides]
     overrides = [parse_override(text) for text in args.overrides]
     keys = {override.key_or_group for override in overrides}
-    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens.
-    if keys & {"model.path", "model.id"} and "model" not in keys:
+    # A checkpoint of the user's own must not be taken for the default model, with its format and end tokens. A run knows
+    # its own model: the path says where that lies now.
+    of_run = any(override.key_or_group == "run" and override.value() is not None for override in overrides)
+    if keys & {"model.path", "model.id"} and "model" not in keys and not of_run:
         args.overrides.append("model=custom")
         overrides.append(parse_override("model=custom"))
     with _hydra(name, args.config_dir) as loader:

@@ -150,9 +150,10 @@ def subject_of(composed: Composed) -> tuple[dict[str, Any], Path | None, int]:
 def with_run(composed: Composed, run: Mapping[str, Any]) -> dict[str, Any]:
     """The composed tree with the run's model, data, renderer, rewards and budget, but for what is typed of them."""
     typed = typed_keys(composed)
-    if any(key.partition(".")[0] == "model" for key in typed):
+    if any(key.partition(".")[0] == "model" for key in typed - {"model.path"}):
         raise UserError(
-            f"run={composed.tree['run']}: a run brings its own model; leave model out, or type adapter=FOLDER with it"
+            f"run={composed.tree['run']}: a run brings its own model; leave model out (model.path=FOLDER says where that"
+            " lies now), or type adapter=FOLDER with it"
         )
     if missing := [key for key in (*NODES, "seed", "max_tokens") if key not in run]:
         raise UserError(

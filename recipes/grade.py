@@ -165,7 +165,9 @@ def _said(messages: list[Any]) -> str:
         )
     said = [message["content"] for message in messages if message["role"] == "assistant"]
     if not said:
-        raise ValueError("completion holds no message of the assistant; expected a text, or messages with one")
+        raise ValueError(
+            "completion holds no message of the assistant; expected a text, or messages with one"
+        )
     return said[-1]
 
 

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from recipes.cli import Composed, recipe
@@ -17,6 +18,7 @@ from rl.engines.launch import rank
 from rl.errors import UserError
 from rl.hub import require_model
 from rl.jsonl import read_jsonl
+from rl.places import with_absolute_places
 from rl.problems import ProblemSet, load
 from rl.run_directory import RunDirectory, default_folder, disk_errors, finished_run, open_directory
 from rl.summary import last_mean
@@ -37,6 +39,7 @@ def main(composed: Composed) -> float | None:
         print_plan(blueprint, composed)
         return None
     wanted = composed.job_dir if blueprint.run_dir is None else blueprint.run_dir
+    composed = replace(composed, tree=with_absolute_places(composed.tree))
     place = disk_errors(f"run_dir={blueprint.run_dir or 'null'}", wanted or "runs")
     if wanted is not None and blueprint.resume and (done := finished_run(wanted, composed.tree)):
         if rank() > 0:
@@ -75,12 +78,10 @@ def run(
         resume=blueprint.resume,
     )
     with messages_to(directory):
-        for line in problems.report.lines():
-            log.info("%s", line)
         from rl.run import open_run
         from rl.train import train
 
-        with open_run(blueprint, problems, directory, composed.tree) as opened:
+        with open_run(blueprint, problems, directory, composed.tree, composed.overrides) as opened:
             train(opened)
         return print_results(directory)
 

@@ -223,7 +223,14 @@ def _columns(config: DataConfig) -> set[str]:
     source = config.source
     return {
         column
-        for column in (config.question, config.answer, source.question, source.answer, source.id, *config.columns)
+        for column in (
+            config.question,
+            config.answer,
+            source.question,
+            source.answer,
+            source.id,
+            *config.columns,
+        )
         if column
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl import checkpoint
+from rl.adapters import BASE
 from rl.errors import UserError
 from rl.hub import first_line
 from rl.model_card import run_of, write_card
@@ -17,7 +18,7 @@ from rl.model_card import run_of, write_card
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # What only resuming or checking needs.
-PRIVATE = ("state.pt", checkpoint.MARKER)
+PRIVATE = ("state.pt", checkpoint.MARKER, BASE)
 # In every folder that `export` writes: what merging measured, and the sign that the folder may be replaced.
 REPORT = "merge.json"
 

@@ -18,7 +18,9 @@ def likely_encoding(data: bytes) -> str | None:
     for mark, name in _UTF16.items():
         if data.startswith(mark):
             return name
-    if len(data) > 1 and b"\0" in data[:2]:  # of a text that begins with ASCII, as JSON does, every second byte is 0
+    if (
+        len(data) > 1 and b"\0" in data[:2]
+    ):  # of a text that begins with ASCII, as JSON does, every second byte is 0
         return "UTF-16BE" if data[0] == 0 else "UTF-16LE"
     if b"\x1b$" in data:
         return "ISO-2022-JP"
@@ -71,7 +73,7 @@ def pointer_advice(path: Path | str) -> str:
 def lfs_pointer(path: Path) -> Path | None:
     """The file, or the first file right in the folder, that is a Git LFS pointer; None when there is none."""
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if file.is_file() and file.stat().st_size < _POINTER_BYTES:
-            if file.read_bytes().startswith(_LFS_POINTER):
-                return file
+        small = file.is_file() and file.stat().st_size < _POINTER_BYTES
+        if small and file.read_bytes().startswith(_LFS_POINTER):
+            return file
     return None

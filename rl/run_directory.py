@@ -16,11 +16,13 @@ from typing import IO, Any, Literal
 import yaml
 
 from rl.errors import UserError
+from rl.places import PLACES
 
 State = Literal["running", "finished", "interrupted", "failed"]
 
 # What may differ between a run and its continuation: how far it goes, what is kept and shown, and where a step's work
-# is done. None of it changes what a step computes, beyond the rounding of another device or micro-batch.
+# is done. None of it changes what a step computes, beyond the rounding of another device or micro-batch. What lies at
+# PLACES may have been moved: it is compared by its contents.
 SAFE_ON_RESUME = {
     "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
     "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
@@ -86,6 +88,11 @@ class RunDirectory:
         status.setdefault("run_id", f"{self.path.name[-40:]}-{os.urandom(3).hex()}")
         self.write_json("status.json", status)
 
+    def write_asked(self, config: Mapping[str, Any], overrides: list[str]) -> None:
+        """Writes down the blueprint and what was typed for it."""
+        self.write_yaml("config.yaml", dict(config))
+        self.write_yaml("overrides.yaml", overrides)
+
     def write_json(self, name: str, value: Any) -> None:
         self._replace(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
@@ -105,7 +112,9 @@ class RunDirectory:
 def open_directory(
     wanted: str | Path | None, default: Path, config: Mapping[str, Any], overrides: list[str], resume: bool
 ) -> RunDirectory:
-    """The run's folder, locked, with what it was asked written down.
+    """The run's folder, locked, with what a new run was asked written down.
+
+    What is asked of an older run is written by `RunDirectory.write_asked` once its data and weights are what they were.
 
     Without a wanted folder `default` is used, with a number behind it when it is taken, so that two starts never share
     one. An existing wanted folder is resumed. Raises UserError when it holds a run of another blueprint, or anything
@@ -121,11 +130,11 @@ def open_directory(
         raise _no_folder(path, error) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume)
-    # Before its config is this command's: another process of a launch may look only now whether the run is finished.
+    # Another process of a launch may look only now whether the run is finished.
     if directory.read_status():
         directory.write_status("running", directory.step)
-    directory.write_yaml("config.yaml", dict(config))
-    directory.write_yaml("overrides.yaml", overrides)
+    if not (path / "config.yaml").is_file():
+        directory.write_asked(config, overrides)
     return directory
 
 
@@ -136,6 +145,7 @@ def finished_run(wanted: str | Path, config: Mapping[str, Any]) -> RunDirectory 
         return None
     if not any(directory.final.glob("*")):
         return None
+    # What was moved is opened, and thereby compared.
     return None if _changes(directory, config, SAFE_ON_RESUME - LENGTH) else directory
 
 
@@ -254,10 +264,10 @@ def _check_resumable(directory: RunDirectory, config: Mapping[str, Any], resume:
         raise UserError(
             f"run_dir={path}: holds a run already; type resume=true to go on, or give another folder"
         )
-    if changes := _changes(directory, config, SAFE_ON_RESUME):
+    if changes := _changes(directory, config, SAFE_ON_RESUME.union(PLACES)):
         raise UserError(
             f"run_dir={path}: was started with another blueprint ({'; '.join(changes)}); type the same overrides to go"
-            f" on (only {', '.join(sorted(SAFE_ON_RESUME))} may change), or give another run_dir"
+            " on, or give another run_dir (docs/resume.md says what may change)"
         )
 
 

@@ -119,7 +119,9 @@ def convert(value: Any, hint: Any, key: str) -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise UserError(f"{key}: a whole number of {value.bit_length()} bits; expected a number below 1e308") from None
+            raise UserError(
+                f"{key}: a whole number of {value.bit_length()} bits; expected a number below 1e308"
+            ) from None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
     raise _wrong(value, hint, key)

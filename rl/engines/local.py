@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl import signals
-from rl.adapters import adapts_tied_weights, quiet_peft, write_base
+from rl.adapters import adapts_tied_weights, base_facts, quiet_peft, require_run_base, write_base
 from rl.engines.base import Arrived, Engine, SamplingParams, UpdateStats
 from rl.engines.fit import require_attention, require_causal, require_context, require_vocabulary
 from rl.engines.launch import require_one_process
@@ -84,6 +84,7 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self.model, self.adapter = load_model(blueprint.model, config, self.device, seed=blueprint.seed)
         require_vocabulary(self.model, tokenizer, blueprint.model.source)
+        self.base = base_facts(self.model, tokenizer)
         microbatch = config.microbatch(on_gpu=self.device.type == "cuda")
         self.learner = Learner(self.model, blueprint.optimizer, blueprint.temperature, microbatch)
         # Every forward pass is a place where a signal may end the step; the sampler asks for itself at each token.
@@ -138,6 +139,7 @@ class LocalEngine:
     def load(self, path: Path) -> None:
         import torch
 
+        require_run_base(path, self.base)
         state = torch.load(path / "state.pt", map_location=self.device, weights_only=True)
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if {k: v.shape for k, v in state["weights"].items()} != {k: v.shape for k, v in trainable.items()}:
@@ -152,8 +154,7 @@ class LocalEngine:
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)
         self.tokenizer.save_pretrained(path)
-        if self.adapter:
-            write_base(path, self.model)
+        write_base(path, self.base)
 
     def close(self) -> None:
         import gc
