@@ -87,7 +87,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 def base_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, str]:
     """What `write_base` notes of a base that is not trained yet, or has only an adapter trained inside it."""
     return {
-        "base": model.config.name_or_path,
+        "base": str(model.config.name_or_path),
         "fingerprint": base_fingerprint(model),
         "tokenizer": tokenizer_fingerprint(tokenizer),
     }

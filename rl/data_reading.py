@@ -120,8 +120,8 @@ class RowReader:
         answer = self._text(row, number, "answer", self._config.answer)
         for column in self._config.columns:
             self._require_column(row, number, "columns", column)
-        if self._source and (column := self._config.source.id):
-            self._require_column(row, number, "source.id", column)
+        if self._source and (numbering := self._config.source.id):
+            self._require_column(row, number, "source.id", numbering)
         if not any(map(str.isalnum, question)):
             raise RowError("empty_question")
         if not _is_unicode(question):
