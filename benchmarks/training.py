@@ -101,7 +101,7 @@ def ours(tree: dict[str, Any]) -> tuple[list[float], list[Figures]]:
     blueprint = blueprint_from(tree)
     with tempfile.TemporaryDirectory() as folder:
         directory = open_directory(Path(folder, "run"), Path(folder), tree, [], resume=True)
-        with open_run(blueprint, load(blueprint.data, blueprint.seed), directory, tree) as run:
+        with open_run(blueprint, load(blueprint.data, blueprint.seed), directory, tree, []) as run:
             log, laps = run.loggers.log, Laps()
 
             def timed_log(*arguments: Any) -> None:

@@ -177,7 +177,9 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
         chosen = [override for override in overrides if groups[str(override.input_line)]]
         config = _compose(args.config_name or name, [first_value(o) for o in chosen])
-        if _needs_custom_model(args.config_name or name, chosen, keys, config):
+        # A run knows its own model: a path says where that lies now.
+        of_run = any(o.key_or_group == "run" and o.value() is not None for o in overrides)
+        if not of_run and _needs_custom_model(args.config_name or name, chosen, keys, config):
             args.overrides.append("model=custom")
             overrides.append(parse_override("model=custom"))
             groups["model=custom"] = True

@@ -74,7 +74,7 @@ class EvaluateConfig:
             self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
             "temperature", self.temperature, "0 (greedy) or a positive number", 1.0,
         )  # fmt: skip
-        require(0 <= self.seed < 2**63, "seed", self.seed, "0 or more", 0)
+        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         n = self.completions
         require(n is None or n >= 1, "completions", n, "a positive integer, or null", 8)
         if self.temperature == 0 and n not in (None, 1):
@@ -152,9 +152,10 @@ def subject_of(composed: Composed) -> tuple[dict[str, Any], Path | None, int]:
 def with_run(composed: Composed, run: Mapping[str, Any]) -> dict[str, Any]:
     """The composed tree with the run's model, data, renderer, rewards and budget, but for what is typed of them."""
     typed = typed_keys(composed)
-    if any(key.partition(".")[0] == "model" for key in typed):
+    if any(key.partition(".")[0] == "model" for key in typed - {"model.path"}):
         raise UserError(
-            f"run={composed.tree['run']}: a run brings its own model; leave model out, or type adapter=FOLDER with it"
+            f"run={composed.tree['run']}: a run brings its own model; leave model out (model.path=FOLDER says where that"
+            " lies now), or type adapter=FOLDER with it"
         )
     if missing := [key for key in (*NODES, "seed", "max_tokens") if key not in run]:
         raise UserError(

@@ -18,6 +18,7 @@ from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
 from rl.errors import UserError
 from rl.schema import build
 from rl.storage.disk import disk_errors
+from rl.storage.file_kinds import advice, likely_encoding
 from rl.storage.jsonl import write_row
 
 MAX_CHARS = 10_000_000  # of one completion made of repeated parts
@@ -94,16 +95,27 @@ def read_rows(path: Path, raw_gold: bool) -> list[Row]:
     if not path.is_file():
         raise UserError(f"file={path}: no such file; expected JSONL with id, completion and gold")
     rows = []
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    rows.append(read_row(json.loads(line), number, raw_gold))
+                    rows.append(read_row(json.loads(_decoded(line)), number, raw_gold))
                 except (ValueError, RecursionError) as error:
-                    raise UserError(f"{path}, line {number}: {error}") from None
+                    said = advice(path, line) or f"{path}, line {number}: {error}"
+                    raise UserError(said) from None
     if not rows:
         raise UserError(f"file={path}: is empty; expected JSONL with id, completion and gold, one row a line")
     return rows
+
+
+def _decoded(line: bytes) -> str:
+    """The line as text, a broken character replaced. Raises ValueError for a line in another encoding."""
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if likely_encoding(line):
+            raise
+        return line.decode("utf-8-sig", errors="replace")
 
 
 def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
@@ -113,7 +125,13 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
     completion = fields.get("completion")
     if completion is None and isinstance(fields.get("completion_parts"), list):
         completion = _joined(fields["completion_parts"])
+    if isinstance(completion, list):
+        completion = _said(completion)
     gold = fields.get("gold")
+    if isinstance(gold, list):
+        raise ValueError(
+            "gold is a list; expected one right answer, a text or a number; for one of several, give a row for each of them"
+        )
     if isinstance(gold, float) and not math.isfinite(gold):
         raise ValueError(f"gold={gold}: expected a finite number, or a text")
     if isinstance(gold, (int, float)) and not isinstance(gold, bool):
@@ -134,6 +152,23 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
     except GoldError:
         gold = None
     return Row(fields.get("id", number), completion, gold, answer_format, prefilled_think)
+
+
+def _said(messages: list[Any]) -> str:
+    """The text of a completion given as chat messages, as TRL logs it: what the assistant said last."""
+    for message in messages:
+        match message:
+            case {"role": str(), "content": str()}:
+                continue
+        raise ValueError(
+            f"completion holds {message!r:.60}; expected a text, or messages with texts role and content"
+        )
+    said = [message["content"] for message in messages if message["role"] == "assistant"]
+    if not said:
+        raise ValueError(
+            "completion holds no message of the assistant; expected a text, or messages with one"
+        )
+    return said[-1]
 
 
 def _joined(parts: list[Any]) -> str:

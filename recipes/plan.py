@@ -19,8 +19,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from recipes.cli import CONF, Composed, parse_override
+from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, peek
+from rl.data.problems import Peek, load_for_plan, peek
 from rl.rollouts import Problem
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
@@ -31,10 +32,11 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
     peeked = peek(blueprint.data)
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    renderer = None if blueprint.model.path is None else local_renderer(blueprint, composed)
     for part in (
         blueprint_tree(composed),
-        prompt_view(blueprint, peeked, composed),
-        cost_table(blueprint, peeked),
+        prompt_view(blueprint, peeked, renderer),
+        cost_table(blueprint, *train_problems(blueprint, peeked, renderer and renderer[1])),
     ):
         console.print(part)
     overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
@@ -87,48 +89,63 @@ def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str
             tree.add(f"{escape(str(name))}: {escape(shown)}{note}")
 
 
-def prompt_view(blueprint: Blueprint, peeked: Peek, composed: Composed) -> Group:
+def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Renderer]:
+    """The tokenizer of a model on this machine, and the renderer bound to it."""
+    from rl.models.loading import open_renderer
+
+    if composed.job_dir is None:  # the process ends with this plan
+        gc.disable()
+        # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing
+    return open_renderer(blueprint.model, blueprint.renderer)
+
+
+def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
     """The first problem as the model will see it; as messages when its tokenizer is not on this machine."""
     stand_in = Problem(
         "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
     )
     messages = blueprint.data.messages(peeked.problem or stand_in)
     notes = [peeked.note] if peeked.note else []
-    model = blueprint.model
-    text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
-    if model.path is None:
+    if renderer is None:
+        text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         notes.append(
-            f"needs the Hub: {model.id} (without network, type model.path=FOLDER of a local checkpoint)"
+            f"needs the Hub: {blueprint.model.id} (without network, type model.path=FOLDER of a local checkpoint)"
         )
     else:
-        from rl.models.loading import open_renderer
-
-        if composed.job_dir is None:  # the process ends with this plan
-            gc.disable()
-            # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
-            sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-            os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing
-        tokenizer, renderer = open_renderer(model, blueprint.renderer)
-        ids = renderer.prompt(messages)
-        text = tokenizer.decode(ids)
-        notes.append(f"{len(ids)} prompt tokens, renderer {renderer.name}")
+        ids = renderer[1].prompt(messages)
+        text = renderer[0].decode(ids)
+        notes.append(f"{len(ids)} prompt tokens, renderer {renderer[1].name}")
     return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
 
 
-def cost_table(blueprint: Blueprint, peeked: Peek) -> Table:
-    """Optimiser steps and the most completion tokens that the run can sample."""
+def train_problems(blueprint: Blueprint, peeked: Peek, renderer: Renderer | None) -> tuple[int | None, str]:
+    """How many train problems there will be, and "at most " where some rows may still be left out; None: unknown."""
+    data = blueprint.data
+    if data.generator and not data.max_prompt_tokens:
+        return peeked.rows, ""
+    problems = load_for_plan(data, blueprint.seed)
+    if problems is None:
+        return peeked.rows, "at most "
+    if renderer is None:
+        return len(problems.train), "at most " if data.max_prompt_tokens else ""
+    problems.keep_short_prompts(renderer)
+    return len(problems.train), ""
+
+
+def cost_table(blueprint: Blueprint, train: int | None, at_most: str) -> Table:
+    """Optimiser steps and the most completion tokens that the run can sample, for `train` problems."""
     table = Table(show_header=False, box=None)
-    known = blueprint.max_steps is not None or peeked.rows is not None
-    problems = min(
-        blueprint.batch_size, peeked.rows or blueprint.batch_size
-    )  # a smaller set is one smaller batch
-    steps = blueprint.total_steps((peeked.rows or 0) // problems)
+    known = blueprint.max_steps is not None or train is not None
+    problems = min(blueprint.batch_size, train or blueprint.batch_size)  # a smaller set is one smaller batch
+    steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
     widest = blueprint.budget.first(blueprint.max_tokens)
     lines = {
-        "train problems": f"{peeked.rows:,}" if peeked.rows is not None else "not known before the download",
+        "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
-        "optimiser steps": f"{steps * blueprint.loss.updates_per_batch:,}"
+        "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
         "token ceiling": (

@@ -89,8 +89,7 @@ def measure(
 
     blueprint.rewards.start()
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    if limit := blueprint.data.max_prompt_tokens:
-        problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
+    problems.keep_short_prompts(renderer)
     prompted = prompts_of(blueprint, problems, renderer, choices.problems)
     budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
     with closing(blueprint.engine.open(blueprint, tokenizer)) as engine:

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from recipes.cli import Composed, recipe
@@ -17,6 +18,7 @@ from rl.engines.launch import rank
 from rl.errors import UserError
 from rl.loggers.console import log_handler, summary_table
 from rl.models.hub import require_model
+from rl.places import with_absolute_places
 from rl.report.summary import last_mean
 from rl.storage.disk import disk_errors
 from rl.storage.jsonl import read_jsonl
@@ -38,6 +40,7 @@ def main(composed: Composed) -> float | None:
         print_plan(blueprint, composed)
         return None
     wanted = composed.job_dir if blueprint.run_dir is None else blueprint.run_dir
+    composed = replace(composed, tree=with_absolute_places(composed.tree))
     place = disk_errors(f"run_dir={blueprint.run_dir or 'null'}", wanted or "runs")
     if (
         wanted is not None
@@ -81,12 +84,10 @@ def run(
         resumable=resumable_keys(blueprint),
     )
     with messages_to(directory):
-        for line in problems.report.lines():
-            log.info("%s", line)
         from rl.run import open_run
         from rl.train import train
 
-        with open_run(blueprint, problems, directory, composed.tree) as opened:
+        with open_run(blueprint, problems, directory, composed.tree, composed.overrides) as opened:
             train(opened)
         return print_results(directory)
 

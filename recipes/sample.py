@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,10 +25,27 @@ from rl.errors import UserError
 from rl.evaluation.base_and_trained import SIDES, Policies, load_policies, read_config
 from rl.models.export import find_weights
 from rl.models.loading import open_renderer
+from rl.places import PLACES, place_in, with_places
 from rl.rollouts import Problem, Rollout
 from rl.schema import build
+from rl.storage.file_kinds import advice
 
 PIPE_WIDTH = 120  # columns where there is no terminal to ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Where something lies now that the run names under the same key."""
+
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedData(Moved):
+    """The same, of the data set's other files too."""
+
+    test_path: str | None = None
+    source: Moved = field(default_factory=Moved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +61,8 @@ class SampleConfig:
     temperature: float
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
+    model: Moved = field(default_factory=Moved)
+    data: MovedData = field(default_factory=MovedData)
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -59,7 +78,7 @@ class SampleConfig:
                 " e.g. temperature=1.0"
             )
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed={self.seed}: expected an integer from 0 to 2**63 - 1; e.g. seed=0")
+            raise UserError(f"seed={self.seed}: expected a whole number from 0 to 2**63 - 1; e.g. seed=0")
         if sum(bool(source) for source in (self.prompt, self.file, self.interactive)) > 1:
             raise UserError("prompt, file, interactive: expected one of them; e.g. interactive=true alone")
 
@@ -69,7 +88,8 @@ def main(composed: Composed) -> None:
     """Answers the prompts with both models and prints thinking, answer, length and verdict of each."""
     config: SampleConfig = build(SampleConfig, composed.tree)
     weights = find_weights(config.run, "run")
-    blueprint = blueprint_from(read_config(weights))
+    places = {key: place_in(composed.tree, key) for key in PLACES}
+    blueprint = blueprint_from(with_places(read_config(weights), places))
     batches = [problems_of(config, blueprint)] if not config.interactive else None
     _, renderer = open_renderer(blueprint.model, blueprint.renderer)
     policies = load_policies(blueprint.model, renderer, weights, config.device)
@@ -104,7 +124,11 @@ def read_questions(path: Path) -> list[Problem]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError:
-        raise UserError(f"file={path}: is not UTF-8; save it as UTF-8 and type the same command") from None
+        said = (
+            advice(path, path.read_bytes())
+            or f"{path}: is not UTF-8; save it as UTF-8 and type the same command"
+        )
+        raise UserError(f"file={said}") from None
     if path.suffix != ".jsonl":
         found = [question(line.strip()) for line in lines]
     else:

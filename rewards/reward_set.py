@@ -15,6 +15,7 @@ from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")
 
+LARGEST = 3.4e38  # that float32 holds: the learner would make infinity of more, and so do sums over a batch
 CONSTANT_STEPS = 20  # batches after which a reward that never varied is reported
 
 
@@ -96,7 +97,7 @@ class RewardSet:
         """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
 
         Raises UserError, naming the reward and the problem, when a reward raises or returns the wrong count; NotFinite (a
-        UserError too) when it returns anything but finite numbers.
+        UserError too) when it returns anything but finite numbers, or when one or their sum is more than float32 holds.
         """
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
@@ -108,6 +109,11 @@ class RewardSet:
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value
                 rollout.reward += term.weight * (value - term.baseline)
+                if not abs(rollout.reward) <= LARGEST:
+                    raise NotFinite(
+                        f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with"
+                        f" rewards.{name}; expected a finite number of at most {LARGEST:g}"
+                    )
             if watch:
                 self._watch(name, values)
 
@@ -167,11 +173,16 @@ def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> lis
             raise UserError(
                 f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a number"
             )
-        if not math.isfinite(value):
+        if not abs(value) <= LARGEST:
             raise NotFinite(
-                f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a finite number"
+                f"rewards.{name}: it returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
+                f" of at most {LARGEST:g}"
             )
     return [float(value) for value in values]
+
+
+def _short(value: float) -> str:
+    return repr(value) if isinstance(value, float) else f"a whole number of {value.bit_length()} bits"
 
 
 def _raises(term: Reward, rollout: Rollout) -> bool:

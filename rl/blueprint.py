@@ -169,7 +169,7 @@ class Blueprint:
             3,
         )
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
-        require(0 <= self.seed < 2**63, "seed", self.seed, "0 or more", 0)
+        require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.loss.needs_groups and self.group_size == 1:
             raise UserError(
                 "group_size=1: this loss compares the completions of one problem and needs a group_size of 2 or more;"

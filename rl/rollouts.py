@@ -21,6 +21,7 @@ class Problem:
 
     `id` is unique in its data set; `answer` is canonical (a plain number such as ``-1234.5``, or LaTeX);
     `language` is ``en`` or ``ja``; `source` names the data set; `steps` counts the gold solution's steps (0: unknown).
+    `extra` holds the row's `data.columns` by name, for rewards.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Problem:
     language: str
     source: str
     steps: int = 0
+    extra: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from renderers.base import Renderer, require_fingerprint
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
+from rl.data.config import DataConfig
 from rl.data.curriculum import EasiestFirst
 from rl.data.problems import ProblemSet
 from rl.engines.base import Weights
@@ -38,24 +40,30 @@ INTERRUPTED_CLOSE_SECONDS = 5.0  # who asks a run to stop may kill it soon
 
 @contextmanager
 def open_run(
-    blueprint: Blueprint, problems: ProblemSet, directory: RunDirectory, config: dict[str, Any]
+    blueprint: Blueprint,
+    problems: ProblemSet,
+    directory: RunDirectory,
+    config: dict[str, Any],
+    overrides: list[str],
 ) -> Iterator[Run]:
-    """The opened run, at the newest complete checkpoint.
+    """The opened run, at the newest complete checkpoint; config, overrides: what is written down as asked of it.
 
     When the body ends, by itself or by an error, status.json says how, the loggers are closed with the exit code and
     the weights are freed.
     """
     with _status(directory), ExitStack() as stack:
-        record_data(directory, problems)
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        if limit := blueprint.data.max_prompt_tokens:
-            problems.filter_by_prompt_length(lambda p: len(renderer.prompt(problems.messages(p))), limit)
+        problems.keep_short_prompts(renderer)
+        record_data(directory, problems)
+        for line in problems.report.lines():
+            log.info("%s", line)
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
         done = resume(engine.learner, renderer, directory)
+        directory.write_asked(config, overrides)
         for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
             engine.sampler.recall(last)
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
@@ -117,24 +125,35 @@ def _ranges(steps: list[int]) -> str:
 
 
 def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
-    """Writes data.json. Raises UserError when a run that has checkpoints would go on with other train problems."""
-    train = {"kept": len(problems.train), "sha256": _fingerprint(problems.train)}
-    before = directory.read_json("data.json").get("train")
-    if before not in (None, train) and any(directory.checkpoints.glob("step-*")):
-        config = problems.config
-        data = f"data.path={config.path}" if config.path else f"data={config.name}"
-        raise UserError(
-            f"run_dir={directory.path}: {data} is not what this run was started with (its train problems differ;"
-            f" now {train['kept']:,}); put the old data back, or give another run_dir"
-        )
-    directory.write_json("data.json", {**problems.report.to_json(), "train": train})
+    """Writes data.json. Raises UserError when a run that has checkpoints would go on with other problems."""
+    now = {
+        split: {"kept": len(found), "sha256": _fingerprint(found)}
+        for split, found in {"train": problems.train, "test": problems.test}.items()
+    }
+    before = directory.read_json("data.json")
+    for split, facts in now.items():
+        if before.get(split) not in (None, facts) and any(directory.checkpoints.glob("step-*")):
+            raise UserError(
+                f"run_dir={directory.path}: {_named(problems.config, split)} is not what this run was started with (its"
+                f" {split} problems differ; now {facts['kept']:,}); put the old data back, or give another run_dir"
+            )
+    directory.write_json("data.json", {**problems.report.to_json(), **now})
+
+
+def _named(config: DataConfig, split: str) -> str:
+    """The data set of a split, as it is typed."""
+    if split == "test" and config.test_path:
+        return f"data.test_path={config.test_path}"
+    return f"data.path={config.path}" if config.path else f"data={config.name}"
 
 
 def _fingerprint(problems: Sequence[Problem]) -> str:
     """The sha256 of the first, the last and evenly spread problems in between."""
     count, digest = len(problems), hashlib.sha256()
     for index in (*range(0, count, max(1, count // SAMPLED_PROBLEMS)), *range(count)[-1:]):
-        text = f"{index}\0{problems[index].question}\0{problems[index].answer}\0"
+        problem = problems[index]
+        extra = json.dumps(problem.extra, sort_keys=True, default=str) if problem.extra else ""
+        text = f"{index}\0{problem.question}\0{problem.answer}\0{extra}"
         digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 

@@ -116,7 +116,12 @@ def convert(value: Any, hint: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(typing.cast(type, hint), value, key)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(
+                f"{key}: a whole number of {value.bit_length()} bits; expected a number below 1e308"
+            ) from None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
     raise _wrong(value, hint, key)
@@ -188,7 +193,20 @@ def _describe(hint: Any) -> str:
 
 
 def _show(value: Any) -> str:
+    """A value as it is typed: text that would be read as something else stands in quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and _looks_like_another_type(value):
+        return f"'{value}'"
     return "null" if value is None else str(value)
+
+
+def _looks_like_another_type(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.strip().lower() in ("", "null", "~", "true", "false")
+    return True
 
 
 def _join(path: str, key: Any) -> str:

@@ -25,7 +25,7 @@ class SourceConfig:
     """Where a translated row comes from, so that a missing gold can be repaired and a drifted one noticed.
 
     question, answer: columns of the same row that hold the original text.
-    path: or a file of original rows (the same `answer` column), aligned with the train rows.
+    path: a file of original rows (columns named as the data set's own), aligned with the train rows; it goes before columns.
     id: the column that numbers the original row, over train and test together; null: aligned row by row.
     """
 
@@ -42,7 +42,7 @@ class DataConfig:
     Rows come from `generator` (a function `(split, count, seed, language) -> list[Problem]`), else from
     `path` (JSONL, Parquet, a folder of `<split>.jsonl` or `<split>-*.parquet`, a saved `datasets` folder),
     else from the Hub's `id`. `fraction` reads the first part of the train rows, `limit` keeps the first usable
-    ones; the test split stays whole. Each key is explained in conf/data/shared/base.yaml.
+    ones; the test split stays whole. `columns` are read into each problem's `extra`. Each key is explained in conf/data/shared/base.yaml.
     """
 
     name: str
@@ -59,6 +59,7 @@ class DataConfig:
     rows: int | None = None
     question: str = "question"
     answer: str = "answer"
+    columns: list[str] = field(default_factory=list)
     gold: Literal["marker", "boxed", "plain"] = "marker"
     where: dict[str, str] | None = None
     source: SourceConfig = field(default_factory=SourceConfig)

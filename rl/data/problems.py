@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
@@ -23,7 +23,12 @@ from rl.errors import UserError
 from rl.rollouts import Message, Problem
 from rl.schema import locate
 
+if TYPE_CHECKING:
+    from renderers.base import Renderer
+
 log = logging.getLogger("tanka")
+
+COUNTED_ROWS = 20_000  # train rows that a plan reads
 
 __all__ = ["DataConfig", "Peek", "ProblemSet", "Problems", "load", "peek"]
 
@@ -88,6 +93,11 @@ class ProblemSet:
         epoch, index = divmod(step, len(self.train) // batch_size)
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]
+
+    def keep_short_prompts(self, renderer: Renderer) -> None:
+        """Takes out, and counts, the train problems beyond `data.max_prompt_tokens`; without it nothing."""
+        if limit := self.config.max_prompt_tokens:
+            self.filter_by_prompt_length(lambda p: len(renderer.prompt(self.messages(p))), limit)
 
     def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
         """Takes out the train problems whose prompt has more than `limit` tokens; the test split stays whole.
@@ -166,10 +176,24 @@ def peek(config: DataConfig) -> Peek:
         known = config.planned_problems(config.rows) if config.rows else None
         return Peek(None, known, f"needs the Hub: {config.id} (without network, type data.path=FILE.jsonl)")
     rows = open_rows(config, config.train_split)
-    reader, report = RowReader(config, "train", rows), LoadReport(config.name, {"train": SplitReport()})
+    source = SourceRows(config, config.source.path) if config.source.path else None
+    reader, report = (
+        RowReader(config, "train", rows, source),
+        LoadReport(config.name, {"train": SplitReport()}),
+    )
     first = next(reader.scan(report.splits["train"], len(rows), limit=1), None)
     _require_usable(config, report, rows.label)
     return Peek(reader(first.number) if first else None, config.planned_problems(len(rows)), "")
+
+
+def load_for_plan(config: DataConfig, seed: int) -> ProblemSet | None:
+    """The set, loaded, for a plan to count; None when that would ask the Hub, or read more than COUNTED_ROWS rows."""
+    if config.generator:
+        return load(config, seed) if config.planned_rows(config.train_size or 0) <= COUNTED_ROWS else None
+    if config.id and not config.path:
+        return None
+    rows = open_rows(config, config.train_split)
+    return load(config, seed) if config.planned_rows(len(rows)) <= COUNTED_ROWS else None
 
 
 def _open_test(config: DataConfig) -> Rows | None:

@@ -42,13 +42,26 @@ class SourceRows:
         self._rows = open_local(config, path, config.train_split, "data.source.path")
         self._column = config.source.id
         self._numbers: dict[str, int] = {}
+        if not len(self._rows):
+            raise UserError(f"data.source.path={path}: has no rows; expected the original of each train row")
+        names = (config.question, config.answer)
+        if not any(name in self._rows[0] for name in names):
+            raise UserError(
+                f"data.source.path={path}: no column {' or '.join(names)} in it; it has {', '.join(self._rows[0])}; name its"
+                " columns as those of the translated rows"
+            )
         if self._column:
+            if self._column not in self._rows[0]:
+                raise UserError(
+                    f"data.source.id={self._column}: no such column in data.source.path={path}; it has"
+                    f" {', '.join(self._rows[0])}"
+                )
             self._numbers = {str(row.get(self._column)): number for number, row in enumerate(self._rows)}
 
     def original(self, row: Row, number: int) -> Row:
         """The original of a translated row; empty when there is none."""
         if self._column:
-            number = self._numbers.get(str(row.get(self._column)), len(self._rows))
+            number = self._numbers.get(str(row[self._column]), len(self._rows))
         return self._rows[number] if number < len(self._rows) else {}
 
 
@@ -71,6 +84,7 @@ class RowReader:
             language=self._config.language_of(question),
             source=self._config.name,
             steps=_steps(answer) if self._config.gold == "marker" else 0,
+            extra={column: row[column] for column in self._config.columns},
         )
 
     def problem_id(self, number: int) -> str:
@@ -104,6 +118,10 @@ class RowReader:
         """The row's question, answer field, gold, and what is to be noted about the gold ("" for nothing)."""
         question = self._text(row, number, "question", self._config.question)
         answer = self._text(row, number, "answer", self._config.answer)
+        for column in self._config.columns:
+            self._require_column(row, number, "columns", column)
+        if self._source and (numbering := self._config.source.id):
+            self._require_column(row, number, "source.id", numbering)
         if not any(map(str.isalnum, question)):
             raise RowError("empty_question")
         if not _is_unicode(question):
@@ -136,20 +154,15 @@ class RowReader:
 
     def _original(self, row: Row, number: int, part: str) -> str:
         """The question or answer that the row translates; "" when it is not known."""
-        column = getattr(self._config.source, part)
-        if column:
-            return str(row.get(column) or "")
         original = self._source.original(row, number) if self._source else {}
-        return str(original.get(getattr(self._config, part)) or "")
+        value = original.get(getattr(self._config, part))
+        if value in (None, "") and (column := getattr(self._config.source, part)):
+            value = row.get(column)
+        return "" if value is None else str(value)
 
     def _text(self, row: Row, number: int, part: str, column: str) -> str:
         """The row's question or answer; null reads as empty, and an answer may be a number."""
-        if column not in row:
-            close = nearest(column, row) or ["COLUMN"]
-            raise UserError(
-                f"data.{part}={column}: no such column in {self._at(number)}; it has {', '.join(row)};"
-                f" type data.{part}={close[0]}"
-            )
+        self._require_column(row, number, part, column)
         value: Any = row[column]
         if value is None:
             return ""
@@ -162,6 +175,15 @@ class RowReader:
         raise UserError(
             f"data.{part}={column}: {self._at(number)} holds a {type(value).__name__}; expected text"
         )
+
+    def _require_column(self, row: Row, number: int, key: str, column: str) -> None:
+        if column not in row:
+            close = (nearest(column, row) or ["COLUMN"])[0]
+            given, instead = (f"[{column}]", f"[{close}]") if key == "columns" else (column, close)
+            raise UserError(
+                f"data.{key}={given}: no such column in {self._at(number)}; it has {', '.join(row)};"
+                f" type data.{key}={instead}"
+            )
 
     def _at(self, number: int) -> str:
         return f"{self._rows.label}, {self._rows.place(number)}"

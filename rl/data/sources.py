@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Protocol
 from rl.data.config import DataConfig
 from rl.errors import UserError, first_line
 from rl.models.hub import hub
+from rl.storage.file_kinds import advice, lfs_pointer, pointer_advice
 
 Row = dict[str, Any]
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -81,6 +82,8 @@ class JsonLines:
         try:
             row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
         except (ValueError, RecursionError) as error:
+            if said := advice(self.label, line):
+                raise UserError(said) from None
             raise UserError(
                 f"{self.label}, line {line_number}: not JSON ({first_line(error)});"
                 " expected one JSON object a line"
@@ -217,6 +220,8 @@ def _parquet_dataset(files: list[Path]) -> Any:
     try:
         return Dataset.from_parquet([str(file) for file in files])
     except (OSError, ValueError, DatasetsError) as error:
+        if pointer := next(filter(None, map(lfs_pointer, files)), None):
+            raise UserError(pointer_advice(pointer)) from None
         raise UserError(f"{files[0]}: cannot be read as Parquet ({first_line(error)})") from None
 
 
@@ -260,7 +265,14 @@ def _columns(config: DataConfig) -> set[str]:
     source = config.source
     return {
         column
-        for column in (config.question, config.answer, source.question, source.answer, source.id)
+        for column in (
+            config.question,
+            config.answer,
+            source.question,
+            source.answer,
+            source.id,
+            *config.columns,
+        )
         if column
     }
 

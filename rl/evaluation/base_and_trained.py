@@ -56,7 +56,7 @@ def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, 
     """
     import torch
 
-    from rl.models.adapters import load_adapter
+    from rl.models.adapters import BASE, base_fingerprint, load_adapter, require_base
     from rl.models.device import resolve_device
     from rl.models.loading import read_model
     from rl.saving import RENDERER
@@ -80,6 +80,9 @@ def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, 
     if weights is not None:
         specs["trained"] = dataclasses.replace(spec, path=str(weights), revision=None)
     models: dict[str, Any] = {side: read_model(each, "sdpa", on_gpu) for side, each in specs.items()}
+    if weights is not None and (weights / BASE).is_file():
+        facts = {"base": model.source, "fingerprint": base_fingerprint(models["base"])}
+        require_base(weights, facts, "give the model that it was trained from, model.path=FOLDER")
     models = {side: each.to(where).eval() for side, each in models.items()}
     return Policies(renderer, models, dict.fromkeys(models, nullcontext))
 

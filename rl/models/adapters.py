@@ -1,25 +1,36 @@
-"""LoRA adapters on disk: which base they belong to, loading one whole, merging it into its base."""
+"""Trained weights on disk and the base they belong to: an adapter, loaded whole, merged into its base."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import UserError, first_line
+from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
     import torch
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-BASE = "base.json"  # beside the adapter: the fingerprint of the weights it was trained on
+BASE = "base.json"  # beside trained weights: the fingerprints of the weights and the tokenizer they were trained from
+DIFFERS = {
+    "fingerprint": "weights ({}) are not those that {} was trained on",
+    "tokenizer": "tokenizer ({}) is not the one that {} was trained with",
+}
 SAMPLED = 1024  # values of each tensor that the fingerprint reads
+# Beside the probes, what tells one way of splitting a text from another: blanks, digits, width, accents.
+SPLIT_PROBES = (
+    "  two  blanks\n\n\ttab, 1234567890 1,365.50",
+    "café ﬁ １２３ ｶﾞ がぎ 百二十三\u3000<think>",
+    "\\frac{1}{2}\r\n#### 7",
+)
 PROBES = ("What is 17 + 25?", "りんごが3個あります。", "The answer is \\boxed{42}.")
 
 
@@ -49,16 +60,63 @@ def base_fingerprint(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         if ".lora_" not in name:
-            values = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED)]
-            digest.update(f"{name.replace('.base_layer.', '.')} {tuple(weight.shape)}".encode())
-            digest.update(values.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+            with whole(weight):
+                values = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED)]
+                digest.update(f"{name.replace('.base_layer.', '.')} {tuple(weight.shape)}".encode())
+                digest.update(values.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def write_base(folder: Path, model: PreTrainedModel) -> None:
-    """Notes beside an adapter which base `model` (with the adapter inside) has."""
-    facts = {"base": model.config.name_or_path, "fingerprint": base_fingerprint(model)}
+def whole(weight: Any) -> AbstractContextManager[Any]:
+    """Around the use of a weight: DeepSpeed's ZeRO-3, which leaves each process a part of it, gathers it on all of them."""
+    if not hasattr(weight, "ds_id"):
+        return nullcontext()
+    from deepspeed.zero import GatheredParameters
+
+    return GatheredParameters([weight])
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """16 hexadecimal digits of the tokenizer's vocabulary, of how it splits some texts, and of its chat template."""
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (*PROBES, *SPLIT_PROBES)]
+    facts = [sorted(tokenizer.get_vocab().items()), ids, getattr(tokenizer, "chat_template", None)]
+    return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def base_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, str]:
+    """What `write_base` notes of a base that is not trained yet, or has only an adapter trained inside it."""
+    return {
+        "base": str(model.config.name_or_path),
+        "fingerprint": base_fingerprint(model),
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+    }
+
+
+def write_base(folder: Path, facts: Mapping[str, str]) -> None:
+    """Notes beside trained weights which base they were trained from."""
     (folder / BASE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def require_run_base(folder: Path, facts: Mapping[str, str]) -> None:
+    """`require_base` for a run that goes on from the checkpoint in `folder`."""
+    require_base(
+        folder, facts, "give the model that the run was started with (model.path=FOLDER), or another run_dir"
+    )
+
+
+def require_base(folder: Path, facts: Mapping[str, str], instead: str) -> None:
+    """Raises UserError unless the weights in `folder` were trained from this base, as far as the folder says from which.
+
+    instead: what to type, for the error.
+    """
+    if not (folder / BASE).is_file():
+        return
+    stored = json.loads((folder / BASE).read_text(encoding="utf-8"))
+    for part, differs in DIFFERS.items():
+        if part in stored and part in facts and stored[part] != facts[part]:
+            raise UserError(
+                f"{facts['base']}: its {differs.format(facts[part], folder)} ({stored[part]}, {stored['base']}); {instead}"
+            )
 
 
 def adapts_tied_weights(model: PreTrainedModel) -> bool:
@@ -96,18 +154,21 @@ def load_adapter(
     )
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
+        if pointer := lfs_pointer(Path(source)):
+            raise UserError(f"base={source}: {pointer_advice(pointer)}") from None
         raise UserError(
             f"base={source}: cannot be loaded ({first_line(error)}); give the adapter's base, base=FOLDER or base=ORG/NAME"
         ) from None
     model.to(device)
     if (folder / BASE).is_file():
-        stored = json.loads((folder / BASE).read_text(encoding="utf-8"))
-        if (found := base_fingerprint(model)) != stored["fingerprint"]:
-            raise UserError(
-                f"base={source}: its weights ({found}) are not those that {folder} was trained on ({stored['fingerprint']},"
-                f" {stored['base']}); give that base (base=FOLDER or base=ORG/NAME; model.path=FOLDER where a recipe has no base)"
-            )
+        require_base(
+            folder,
+            {"base": f"base={source}", "fingerprint": base_fingerprint(model)},
+            "give that base (base=FOLDER or base=ORG/NAME; model.path=FOLDER where a recipe has no base)",
+        )
+    if pointer := lfs_pointer(folder):
+        raise UserError(f"adapter={folder}: {pointer_advice(pointer)}")
     stored_tensors = peft.load_peft_weights(str(folder), device="cpu")
     with quiet_peft():
         adapted = peft.PeftModel.from_pretrained(model, str(folder)).eval()

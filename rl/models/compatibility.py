@@ -22,6 +22,20 @@ def require_vocabulary(model: PreTrainedModel, tokenizer: Any, source: str) -> N
         )
 
 
+def require_causal(config: Any, source: str) -> None:
+    """Raises UserError for a model whose tokens see those after them: transformers loads some as if they were causal."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    one_way = getattr(config, "is_decoder", False) or getattr(config, "causal", False)
+    if config.is_encoder_decoder or (encoder and not one_way):
+        kind = "an encoder-decoder" if config.is_encoder_decoder else "an encoder"
+        raise UserError(
+            f"{source}: {config.model_type} is {kind}; expected a causal language model, which writes a text from left to"
+            " right, e.g. model=qwen3-0.6b"
+        )
+
+
 def require_attention(implementation: str) -> None:
     """Raises UserError when the kernels of an `engine.attn_implementation` are not installed."""
     if implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.errors import UserError, require
-from rl.paths import PROJECT
+from rl.places import PROJECT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.errors import UserError, first_line
+from rl.models.adapters import BASE
 from rl.models.card import run_of, write_card
 from rl.storage import checkpoint
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # What only resuming or checking needs.
-PRIVATE = ("state.pt", checkpoint.MARKER)
+PRIVATE = ("state.pt", checkpoint.MARKER, BASE)
 # In every folder that `export` writes: what merging measured, and the sign that the folder may be replaced.
 REPORT = "merge.json"
 

@@ -11,8 +11,10 @@ import renderers
 from renderers.base import Renderer, RendererConfig
 from rl.errors import UserError, first_line
 from rl.models.adapters import adapts_tied_weights, quiet_peft
+from rl.models.compatibility import require_causal
 from rl.models.config import LoraConfig, ModelConfig
 from rl.models.hub import hub, model_errors
+from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,9 +66,11 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
         "bfloat16": torch.bfloat16,
     }[spec.dtype]
     with checkpoint_errors(spec):
+        config = checkpoint_config(spec)
+        require_causal(config, spec.source)
         found: Any = AutoModelForCausalLM.from_pretrained(
             spec.source,
-            config=checkpoint_config(spec),
+            config=config,
             revision=spec.revision,
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -134,6 +138,8 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
+        if pointer := lfs_pointer(spec.local_path):
+            raise UserError(f"model.path={spec.path}: {pointer_advice(pointer)}") from None
         raise UserError(
             f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
         ) from None

@@ -21,7 +21,7 @@ from rl.errors import NotFinite, UserError
 from rl.evaluation.measures import Estimates, Sampled, measure
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
-from rl.paths import PROJECT
+from rl.places import PROJECT
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
 from rl.rollouts import Problem
 from rl.seeds import derived_seed, seed_everything

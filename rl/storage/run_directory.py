@@ -14,6 +14,7 @@ from typing import IO, Any, Literal
 import yaml
 
 from rl.errors import UserError
+from rl.places import PLACES
 from rl.storage.disk import DISK_ERRORS, no_folder
 
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -66,6 +67,11 @@ class RunDirectory:
         status.setdefault("run_id", f"{self.path.name[-40:]}-{os.urandom(3).hex()}")
         self.write_json("status.json", status)
 
+    def write_asked(self, config: Mapping[str, Any], overrides: list[str]) -> None:
+        """Writes down the blueprint and what was typed for it."""
+        self.write_yaml("config.yaml", dict(config))
+        self.write_yaml("overrides.yaml", overrides)
+
     def write_json(self, name: str, value: Any) -> None:
         self._replace(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
@@ -90,7 +96,9 @@ def open_directory(
     resume: bool,
     resumable: Collection[str],
 ) -> RunDirectory:
-    """The run's folder, locked, with what it was asked written down.
+    """The run's folder, locked, with what a new run was asked written down.
+
+    What is asked of an older run is written by `RunDirectory.write_asked` once its data and weights are what they were.
 
     Without a wanted folder `default` is used, with a number behind it when it is taken, so that two starts never share
     one. An existing wanted folder is resumed. Raises UserError when it holds a run of another blueprint (keys in
@@ -106,11 +114,11 @@ def open_directory(
         raise no_folder(path, error) from None
     directory = RunDirectory(path, _locked(path))
     _check_resumable(directory, config, resume, resumable)
-    # Before its config is this command's: another process of a launch may look only now whether the run is finished.
+    # Another process of a launch may look only now whether the run is finished.
     if directory.read_status():
         directory.write_status("running", directory.step)
-    directory.write_yaml("config.yaml", dict(config))
-    directory.write_yaml("overrides.yaml", overrides)
+    if not (path / "config.yaml").is_file():
+        directory.write_asked(config, overrides)
     return directory
 
 
@@ -123,6 +131,7 @@ def finished_run(
         return None
     if not any(directory.final.glob("*")):
         return None
+    # What was moved is opened, and thereby compared.
     return None if _changes(directory, config, set(resumable) - LENGTH) else directory
 
 
@@ -184,10 +193,11 @@ def _check_resumable(
         raise UserError(
             f"run_dir={path}: holds a run already; type resume=true to go on, or give another folder"
         )
-    if changes := _changes(directory, config, resumable):
+    # What lies at PLACES may have been moved: it is compared by its contents.
+    if changes := _changes(directory, config, {*resumable, *PLACES}):
         raise UserError(
             f"run_dir={path}: was started with another blueprint ({'; '.join(changes)}); type the same overrides to go"
-            " on, or give another run_dir"
+            " on, or give another run_dir (docs/resume.md says what may change)"
         )
 
 

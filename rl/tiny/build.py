@@ -86,6 +86,8 @@ class TinyConfig:
             raise UserError(
                 f"learning_rate={self.learning_rate}: expected a number in (0, 1), e.g. learning_rate=3e-3"
             )
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed={self.seed}: expected a whole number from 0 to 2**63 - 1; e.g. seed=0")
         if min(self.sums, self.habit) < 0 or self.sums + self.habit > 1:
             raise UserError(
                 f"sums={self.sums} habit={self.habit}: expected shares of at most 1 together, e.g. sums=0.25"

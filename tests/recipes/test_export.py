@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 def trained_adapter(folder: Path, make, architecture: str = "qwen3", **changes):
     """A base in `folder`/base and an adapter of it with random weights in `folder`/final, and the adapter's model."""
-    from rl.models.adapters import write_base
+    from rl.models.adapters import base_facts, write_base
 
     model, tokenizer = make(architecture, **changes)
     model.save_pretrained(folder / "base")
@@ -41,7 +41,7 @@ def trained_adapter(folder: Path, make, architecture: str = "qwen3", **changes):
                 parameter.normal_(std=0.02)
     adapter.save_pretrained(folder / "final")
     tokenizer.save_pretrained(folder / "final")
-    write_base(folder / "final", base)
+    write_base(folder / "final", base_facts(base, tokenizer))
     return adapter.eval(), tokenizer
 
 

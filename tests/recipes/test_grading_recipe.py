@@ -83,6 +83,12 @@ def test_raw_golds_anywhere(tmp_path):
         ('{"completion_parts": [["a", -1]], "gold": "18"}', "expected pairs"),
         ('{"completion_parts": [["a", 99999999999]], "gold": "18"}', "characters"),
         ('{"completion": ' + "[" * 100_000, "line 1"),
+        ('{"completion": "18", "gold": ["18", "19"]}', "line 1: gold is a list; expected one right answer"),
+        (
+            '{"completion": ["18"], "gold": "18"}',
+            "line 1: completion holds '18'; expected a text, or messages",
+        ),
+        ('{"completion": [{"role": "user", "content": "?"}], "gold": "18"}', "no message of the assistant"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path, row, message):
@@ -91,6 +97,27 @@ def test_a_bad_row_is_named(tmp_path, row, message):
     with pytest.raises(UserError) as error:
         read_rows(source, raw_gold=False)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_assistants_last_message_is_the_completion(tmp_path):
+    """As TRL logs the completions of conversations."""
+    messages = [
+        {"role": "assistant", "content": "\\boxed{1}"},
+        {"role": "tool", "content": "2", "name": "x"},
+        {"role": "assistant", "content": "\\boxed{3}"},
+    ]
+    file = write(tmp_path / "in.jsonl", {"completion": messages, "gold": "3"})
+    assert read_rows(file, raw_gold=False) == [Row(1, "\\boxed{3}", "3")]
+
+
+def test_rows_in_another_encoding_are_named_and_one_broken_character_is_not(tmp_path):
+    source, row = tmp_path / "in.jsonl", '{"completion": "答えは\\\\boxed{3}です", "gold": "3"}'
+    for codec, name in {"shift_jis": "SHIFT_JIS", "utf-16": "UTF-16"}.items():
+        source.write_bytes(row.encode(codec))
+        with pytest.raises(UserError, match=f"iconv -f {name} -t UTF-8"):
+            read_rows(source, raw_gold=False)
+    source.write_bytes(row.encode().replace("え".encode(), b"\xff"))
+    assert read_rows(source, raw_gold=False) == [Row(1, "答\ufffdは\\boxed{3}です", "3")]
 
 
 def test_null_is_the_default(tmp_path):

@@ -124,9 +124,7 @@ def test_another_blueprint_is_refused_with_the_difference(folder):
     process = run(folder, "changed", "max_steps=2", "learning_rate=1e-3", "loss.clip_low=0.1")
     assert process.wait() == 2
     assert "learning_rate: 0.01 -> 0.001" in process.err and "loss.clip_low: 0.2 -> 0.1" in process.err
-    assert (
-        "max_steps" not in process.err and "save_every" not in process.err
-    )  # only what differs and must not
+    assert "max_steps" not in process.err and "save_every" not in process.err, "only what differs is named"
     assert len(process.err.splitlines()) == 1
     process = run(folder, "changed", "max_steps=2", "resume=false")
     assert process.wait() == 2 and "resume=true" in process.err

@@ -227,3 +227,22 @@ def test_a_reward_that_moves_from_step_to_step_does_not_warn(caplog):
 def test_bad_choices(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 10**400, 3.5e38, math.nan, -math.inf])
+def test_a_value_that_float32_cannot_hold_is_not_finite(value):
+    broken = RewardSet(
+        name="x", terms={"huge": FunctionReward(function=lambda rollouts: [value] * len(rollouts))}
+    )
+    with pytest.raises(
+        NotFinite, match=r"rewards\.huge: it returned .* on problem p0; expected a finite number"
+    ):
+        broken.score([rollout(RIGHT), rollout(RIGHT)])
+
+
+def test_a_sum_that_float32_cannot_hold_is_not_finite():
+    ones = FunctionReward(function=lambda rollouts: [1.0] * len(rollouts), weight=2e38)
+    rewards = RewardSet(name="x", terms={"a": ones, "b": ones})
+    with pytest.raises(NotFinite, match=r"the weighted sum on problem p0 is 4e\+38 with rewards\.b"):
+        rewards.score([rollout(RIGHT)])
+    assert scored(RewardSet(name="x", terms={"a": ones}), RIGHT) == [2e38]

@@ -15,6 +15,7 @@ from rl.engines.local.learner import LocalLearner
 from rl.engines.local.logprobs import autocast
 from rl.engines.local.options import LocalOptions
 from rl.engines.local.sampler import sample
+from rl.models.adapters import base_facts
 from rl.models.compatibility import require_context, require_vocabulary
 from rl.models.config import ModelConfig
 from rl.models.device import default_kv_gb, memory_errors, resolve_device
@@ -27,10 +28,13 @@ def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> 
     device = torch.device(resolve_device(blueprint.device))
     model, adapter = load_model(blueprint.model, options, device, seed=blueprint.seed)
     require_vocabulary(model, tokenizer, blueprint.model.source)
+    base = base_facts(model, tokenizer)
     # Every forward pass is a place where a signal may end the step; the sampler asks for itself at each token.
     model.base_model.register_forward_pre_hook(lambda *_: signals.check())
     microbatch = options.microbatch(on_gpu=device.type == "cuda")
-    learner = LocalLearner(model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer)
+    learner = LocalLearner(
+        model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base
+    )
     kv_gb = options.max_kv_gb or default_kv_gb(device)
     return Engine(LocalSampler(model, kv_gb, options.compile), learner)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from rl.engines.local.packing import (
 )
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
-from rl.models.adapters import write_base
+from rl.models.adapters import require_run_base, write_base
 from rl.models.device import memory_errors
 from rl.rollouts import TrainingRow
 
@@ -61,7 +61,7 @@ class LocalLearner(Learner):
     """Trains `model` (a causal model, with or without a PEFT adapter inside) at one sampling temperature.
 
     adapter: the PEFT wrapper around the model, which saves the adapter alone; None where all weights are trained.
-    tokenizer: saved beside the weights; None for a learner that saves none.
+    tokenizer, base: saved beside the weights, base as `base_facts` has it; None for a learner that saves none.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class LocalLearner(Learner):
         microbatch_tokens: int,
         adapter: Any = None,
         tokenizer: Any = None,
+        base: Mapping[str, str] | None = None,
     ) -> None:
-        self.model, self.adapter, self.tokenizer = model, adapter, tokenizer
+        self.model, self.adapter, self.tokenizer, self.base = model, adapter, tokenizer, base or {}
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
         self.halved = False
@@ -230,6 +231,7 @@ class LocalLearner(Learner):
         self.export(path)
 
     def load(self, path: Path) -> None:
+        require_run_base(path, self.base)
         state = torch.load(path / "state.pt", map_location=self.model.device, weights_only=True)
         trained = self._trained()
         if {k: v.shape for k, v in state["weights"].items()} != {k: v.shape for k, v in trained.items()}:
@@ -244,8 +246,7 @@ class LocalLearner(Learner):
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)
         self.tokenizer.save_pretrained(path)
-        if self.adapter:
-            write_base(path, self.model)
+        write_base(path, self.base)
 
     def close(self) -> None:
         on_gpu = self.model.device.type == "cuda"

@@ -20,7 +20,7 @@ from rl.errors import UserError
 from rl.models.compatibility import require_attention
 from rl.models.device import resolve_device
 from rl.models.loading import load_tokenizer
-from rl.paths import PROJECT
+from rl.places import PROJECT
 
 
 @dataclass(frozen=True, kw_only=True)

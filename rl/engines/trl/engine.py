@@ -25,7 +25,7 @@ from rl.engines.trl.ranks import Ranks, Released
 from rl.engines.trl.trainer import PolicyTrainer
 from rl.engines.trl.vllm import complete, require_server
 from rl.errors import UserError, first_line
-from rl.models.adapters import write_base
+from rl.models.adapters import base_facts, require_run_base, write_base
 from rl.models.compatibility import require_context, require_vocabulary
 from rl.models.device import default_kv_gb, memory_errors, resolve_device
 from rl.models.loading import add_lora, read_model
@@ -61,6 +61,9 @@ class TrlPolicy(Sampler, Driver):
         on_gpu = self.args.device.type == "cuda"
         self.base, self.adapter = read_model(blueprint.model, options.attn_implementation, on_gpu), None
         require_vocabulary(self.base, tokenizer, blueprint.model.source)
+        # Under ZeRO-3 no process has the weights alone; under FSDP only rank 0 may have them.
+        if self.ranks.leads or self._sharding().startswith("DeepSpeed"):
+            self.base_facts = base_facts(self.base, tokenizer)
         if blueprint.model.lora:
             self.base, self.adapter = add_lora(self.base, blueprint.model.lora, False, blueprint.seed)
             if self.args.deepspeed_plugin and self.args.deepspeed_plugin.zero_stage == 3:
@@ -174,6 +177,7 @@ class TrlPolicy(Sampler, Driver):
             raise UserError(
                 f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start as the first time"
             )
+        require_run_base(path, self.base_facts)
         self.checkpoint = path
 
     def _sharding(self) -> str:
@@ -187,11 +191,8 @@ class TrlPolicy(Sampler, Driver):
     def export_share(self, path: Path) -> None:
         """On each process: what transformers and peft load, written by rank 0."""
         self.trainer.save_model(str(path), _internal_call=True)
-        if self.adapter:
-            with self.trainer.whole_model():
-                if self.ranks.leads:
-                    write_base(path, self.base)
         if self.ranks.leads:
+            write_base(path, self.base_facts)
             (path / "training_args.bin").unlink()  # a pickle with this machine's paths
             if not any(path.glob("*.safetensors")):
                 raise UserError(

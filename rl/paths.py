@@ -1,5 +1,0 @@
-"""Where the project lies."""
-
-from pathlib import Path
-
-PROJECT = Path(__file__).resolve().parents[1]
