@@ -127,8 +127,8 @@ def _composed(config: DictConfig) -> Composed:
     # An option that does not name itself is called by its file: a run's name, messages and the model card use it.
     with open_dict(config):
         for group in NAMED_GROUPS:
-            if isinstance(config.get(group), DictConfig):
-                config[group].setdefault("name", choices.get(group, group))
+            if group in choices and isinstance(config[group], DictConfig):
+                config[group].setdefault("name", choices[group])
     return Composed(
         tree=resolved(config),
         raw=config,
