@@ -82,10 +82,10 @@ class Rollout:
     completion: Completion
     parsed: Parsed
     verdict: Any = None  # rewards.grading.Verdict, set by rewards.RewardSet.score
-    vote: int | None = None  # what the completion votes for in maj@k, set by rewards.RewardSet.vote
     rewards: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
     version: int = 0
+    vote: int | None = None  # what the completion votes for in maj@k, set by rewards.RewardSet.vote
 
 
 @dataclass(frozen=True)

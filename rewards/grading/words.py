@@ -13,7 +13,7 @@ def _list(text: str) -> list[str]:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+    return frozenset(_list(text))
 
 
 # -- words that change the value -----------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ DENOMINATORS = {
     "fiftieth": 50, "sixtieth": 60, "seventieth": 70, "eightieth": 80, "ninetieth": 90, "hundredth": 100,
     "thousandth": 1000, "millionth": 10**6, "billionth": 10**9,
 }  # fmt: skip # five sixths; a second is a unit of time
-# Counted in parts or groups or parts: 2 dozen is 24, or 2 where dozens are asked for, as 50 % is 0.5 or 50.
+# Counted in parts or groups: 2 dozen is 24, or 2 where dozens are asked for, as 50 % is 0.5 or 50.
 PERCENT = Fraction(1, 100)
 SHARES = {
     r"%|per\s?\x02?cent|パーセント": PERCENT,
