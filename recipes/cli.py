@@ -213,6 +213,8 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
             raise UserError(f"--config-dir={config_dir}: no such folder: {folder}")
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))  # a YAML of one's own may name code that lies beside it
         search_path.prepend("command-line", f"file://{folder}", anchor=SearchPathQuery(provider="schema"))
     try:
         yield Hydra.create_main_hydra2(name, search_path).config_loader

@@ -59,7 +59,11 @@ def _escaped(text: Text) -> Text:
     escaped = text.copy()
     escaped.plain = escape_controls(text.plain)
     escaped.spans = [
-        Span(*(len(escape_controls(text.plain[:end])) for end in (span.start, span.end)), span.style)
+        Span(_length(text.plain[: span.start]), _length(text.plain[: span.end]), span.style)
         for span in text.spans
     ]
     return escaped
+
+
+def _length(text: str) -> int:
+    return len(escape_controls(text))
