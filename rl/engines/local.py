@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from rl.blueprint import Blueprint, LoraConfig, ModelConfig
 
 
+VOCABULARIES = (
+    "tokenizer.json",
+    "*.model",
+    "vocab*",
+    "*.tiktoken",
+    "tekken.json",
+)  # a folder has one of them
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalEngineConfig:
     """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1536 elsewhere.
@@ -245,10 +254,27 @@ def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed
     return adapter.get_base_model(), adapter
 
 
+VOCABULARIES = (
+    "tokenizer.json",
+    "*.model",
+    "vocab*",
+    "*.tiktoken",
+    "tekken.json",
+)  # a folder has one of them
+
+
 def load_tokenizer(spec: ModelConfig) -> Any:
-    """The model's own tokenizer; raises UserError as `load_model` does."""
+    """The model's own tokenizer; raises UserError as `load_model` does, and for a folder without one.
+
+    Of such a folder transformers makes a tokenizer with an empty vocabulary.
+    """
     from transformers import AutoTokenizer
 
+    if spec.path is not None and not any(any(spec.local_path.glob(name)) for name in VOCABULARIES):
+        raise UserError(
+            f"model.path={spec.path}: its tokenizer files are missing (tokenizer.json, or the vocabulary that it is made"
+            " of); copy them from the base model: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
+        )
     with checkpoint_errors(spec):
         return AutoTokenizer.from_pretrained(spec.source, revision=spec.revision)
 
