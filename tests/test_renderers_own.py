@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from conftest import run_recipe
+from conftest import ROOT, run_recipe
 from renderer_families import tokenizer_of
 
 import renderers
@@ -14,33 +15,9 @@ from renderers.parsing import Parser
 from rl.errors import UserError
 from rl.schema import build, convert
 
-# The example of docs/renderers.md.
-LINED = '''
-from renderers.base import Renderer
-from renderers.parsing import Parser
-from renderers.tokens import control_pattern, encode, shield
-
-NAMES = {"system": "Rules", "user": "Question", "assistant": "Reply"}
-
-
-class Lined(Renderer):
-    """Greets, then `Question: ...` and `Reply: ...`, each on a line of its own."""
-
-    name = "lined"
-
-    def __init__(self, tokenizer, stop_ids, greeting: str = "Hello."):
-        self.stop_ids = stop_ids
-        self._tokenizer, self._greeting = tokenizer, greeting
-        self._parser = Parser(tokenizer, stop_ids)
-        self._controls = control_pattern(tokenizer.all_special_tokens)
-
-    def prompt(self, messages):
-        turns = [f"{NAMES[m['role']]}: {shield(m['content'], self._controls)}" for m in messages]
-        return encode(self._tokenizer, "\\n".join([self._greeting, *turns, "Reply:"]))
-
-    def parse(self, completion):
-        return self._parser.parse(completion)
-'''
+# The example of the documentation, as a user copies it.
+PAGE = (ROOT / "docs/renderers.md").read_text(encoding="utf-8")
+LINED, LINED_YAML = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[0] for kind in ("python", "yaml"))
 SHORT = (
     "batch_size=2",
     "group_size=2",
@@ -63,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with `mine/`, which holds the class and its YAML."""
     (tmp_path / "mine/renderer").mkdir(parents=True)
     (tmp_path / "mine/lined.py").write_text(LINED)
-    (tmp_path / "mine/renderer/lined.yaml").write_text("_target_: lined.Lined\ngreeting: Good day.\n")
+    (tmp_path / "mine/renderer/lined.yaml").write_text(LINED_YAML)
     return tmp_path
 
 

@@ -25,15 +25,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rl.blueprint import Blueprint, LoraConfig, ModelConfig
-
-
-VOCABULARIES = (
-    "tokenizer.json",
-    "*.model",
-    "vocab*",
-    "*.tiktoken",
-    "tekken.json",
-)  # a folder has one of them
+# A tokenizer's folder has one of them.
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 
 
 @dataclass(frozen=True, kw_only=True)
