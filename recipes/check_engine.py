@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from recipes.cli import Composed, recipe
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import load
 from rl.models.hub import require_model
+from rl.terminal import EscapingConsole
 
 if TYPE_CHECKING:
     from rl.engines.conformance import Conformance
@@ -29,7 +29,7 @@ def main(composed: Composed) -> None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)
     found = blueprint.engine.compare(blueprint, problems)
-    Console(width=100).print(table_of(found))
+    EscapingConsole(width=100).print(table_of(found))
     wrong = [*faults(found, composed.tree["engine"])]
     for line in wrong or ["the server computes what this machine does"]:
         print(line)

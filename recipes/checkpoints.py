@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
 from rich.table import Table
 
 from recipes.cli import Composed, recipe
@@ -15,6 +14,7 @@ from rl.errors import UserError
 from rl.schema import build
 from rl.storage import checkpoint
 from rl.storage.disk import disk_errors
+from rl.terminal import EscapingConsole
 
 if TYPE_CHECKING:
     from rl.engines.tinker.service import Service
@@ -64,7 +64,9 @@ def main(composed: Composed) -> None:
         return
     if config.step is None:
         kept = {run_id(state): service.checkpoints(run_id(state)) for state in states.values()}
-        Console(width=120).print(table_of(states, {c.tinker_path for group in kept.values() for c in group}))
+        EscapingConsole(width=120).print(
+            table_of(states, {c.tinker_path for group in kept.values() for c in group})
+        )
         return
     state = states[config.step]
     if config.action == "delete":

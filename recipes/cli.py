@@ -36,6 +36,7 @@ from rl.engines.launch import rank, require_one_process
 from rl.errors import UserError, nearest
 from rl.schema import known_keys, takes_any
 from rl.storage.run_directory import folder_name
+from rl.terminal import escape_controls, escape_shared_console
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 DEFAULT_MODEL = "tiny"  # of every recipe that has a model
@@ -72,6 +73,7 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
             gc.disable()  # composing makes many objects that stay: looking through them again and again takes a tenth of it
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal without UTF-8
+            escape_shared_console()
             register_resolvers()
             if "" not in sys.path:
                 sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
@@ -93,7 +95,7 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
 def fail(message: str) -> None:
     """One line on stderr, exit code 2; of several processes of a launch the first one speaks."""
     if rank() == 0:
-        print(f"error: {message}", file=sys.stderr)
+        print(escape_controls(f"error: {message}"), file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -111,7 +113,7 @@ def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
         except Exception as error:
             if isinstance(error, UserError):
                 fail(str(error))
-            traceback.print_exc()
+            print(escape_controls(traceback.format_exc()), end="", file=sys.stderr)
             raise SystemExit(1) from None
 
     return run
@@ -223,6 +225,8 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
             raise UserError(f"--config-dir={config_dir}: no such folder: {folder}")
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))  # a YAML of one's own may name code that lies beside it
         search_path.prepend("command-line", f"file://{folder}", anchor=SearchPathQuery(provider="schema"))
     try:
         yield Hydra.create_main_hydra2(name, search_path).config_loader

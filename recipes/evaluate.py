@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import copy
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from omegaconf import OmegaConf
-from rich.console import Console
-
-from recipes.cli import Composed, recipe, resolved
-from recipes.overrides import parse_override
+from recipes.cli import Composed, recipe
+from recipes.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
-from rl.blueprint import reward_set_from
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
-from rl.evaluation.base_and_trained import Policies, load_policies, read_config
+from rl.evaluation.base_and_trained import Policies, load_policies
 from rl.evaluation.files import tables, write_files
 from rl.evaluation.measures import Sampled, evaluate
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
-from rl.models.export import find_weights
 from rl.models.hub import require_model
 from rl.models.loading import context_of, open_renderer
 from rl.report.words import LABELS
 from rl.rollouts import Problem
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
+from rl.terminal import open_console
 
-NODES = ("model", "data", "renderer", "rewards")  # what an evaluation takes from the run that it measures
 SAMPLED_COMPLETIONS = 8
-PIPE_WIDTH = 120  # columns where there is no terminal to ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +55,6 @@ class EvaluateConfig:
     out: str
 
     def __post_init__(self) -> None:
-        if self.run is not None and self.adapter is not None:
-            raise UserError("run, adapter: expected one of them; a run brings its own model and weights")
         require(self.problems is None or self.problems >= 1, "problems", self.problems, "a positive integer, or null", 256)  # fmt: skip
         require(
             bool(self.budgets) and all(1 <= budget <= 10**7 for budget in self.budgets),
@@ -96,7 +86,7 @@ class EvaluateConfig:
 @recipe("evaluate", EvaluateConfig)
 def main(composed: Composed) -> None:
     """Samples each policy once at the widest budget, reads the smaller ones off, prints tables, writes files."""
-    tree, weights, problem_seed = subject_of(composed)
+    tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"budgets": [max_tokens]})
     config: EvaluateConfig = build(EvaluateConfig, tree)
     out = folder_of(composed, config)
     budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
@@ -125,58 +115,13 @@ def main(composed: Composed) -> None:
         "temperature": config.temperature,
         "seed": config.seed,
     }
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = open_console()
     for table in tables(results):
         console.print(table)
     with disk_errors(f"out={config.out}", out):
         files = write_files(out, setting, results, LABELS[config.language])
     for name, file in files.items():
         console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
-
-
-def subject_of(composed: Composed) -> tuple[dict[str, Any], Path | None, int]:
-    """What is measured: the config's tree, the trained weights if any, and the seed of generated problems.
-
-    Raises UserError for what is no run, and for a folder without weights.
-    """
-    run, adapter = composed.tree["run"], composed.tree["adapter"]
-    tree, seed = composed.tree, 0
-    weights = None if adapter is None else find_weights(str(adapter), "adapter")
-    if run is not None:
-        weights = find_weights(str(run), "run")
-        config = read_config(weights)
-        tree, seed = with_run(composed, config), config["seed"]
-    return {**tree, "rewards": reward_set_from(tree["rewards"])}, weights, seed
-
-
-def with_run(composed: Composed, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The composed tree with the run's model, data, renderer, rewards and budget, but for what is typed of them."""
-    typed = typed_keys(composed)
-    if any(key.partition(".")[0] == "model" for key in typed - {"model.path"}):
-        raise UserError(
-            f"run={composed.tree['run']}: a run brings its own model; leave model out (model.path=FOLDER says where that"
-            " lies now), or type adapter=FOLDER with it"
-        )
-    if missing := [key for key in (*NODES, "seed", "max_tokens") if key not in run]:
-        raise UserError(
-            f"run={composed.tree['run']}: its config.yaml lacks {missing[0]}; expected the one that a run writes"
-        )
-    config = copy.deepcopy(composed.raw)
-    OmegaConf.set_struct(config, False)
-    if "budgets" not in typed:
-        config.budgets = [run["max_tokens"]]
-    for node in NODES:
-        if node not in typed:
-            kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
-            config[node] = run[node]
-            for key, value in kept.items():
-                OmegaConf.update(config, key, value, merge=False)
-    return resolved(config)
-
-
-def typed_keys(composed: Composed) -> set[str]:
-    """The groups and dotted keys that stand on the command line."""
-    return {str(parse_override(text).key_or_group) for text in composed.overrides}
 
 
 def problems_of(config: EvaluateConfig, seed: int) -> list[Problem]:

@@ -222,7 +222,7 @@ def verdict_table(results: Sequence[Mapping[str, Any]]) -> Any:
     for reason, count in Counter(result["reason"] for result in results).most_common():
         example = next(result for result in results if result["reason"] == reason)
         answer = "-" if example["extracted"] is None else example["extracted"][:40]
-        said = f"{example['id']}: {printable(answer)} against {printable(str(example['gold'])[:40])}"
+        said = printable(f"{example['id']}: {answer} against {str(example['gold'])[:40]}")
         table.add_row(reason, str(count), f"{count / len(results):.1%}", Text(said))
     return table
 

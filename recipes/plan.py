@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from omegaconf import OmegaConf
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -23,15 +23,15 @@ from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.data.problems import Peek, load_for_plan, peek
 from rl.rollouts import Problem
+from rl.terminal import open_console
 
-PIPE_WIDTH = 120  # columns where there is no terminal to ask
 GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, the last word first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
     peeked = peek(blueprint.data)
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = open_console()
     renderer = None if blueprint.model.path is None else local_renderer(blueprint, composed)
     for part in (
         blueprint_tree(composed),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import Literal, cast
-
-from rich.console import Console
 
 from recipes.cli import Composed, recipe
 from rl.blueprint import Blueprint, blueprint_from
@@ -23,8 +20,7 @@ from rl.preflight.files import Memory, tables, write_files
 from rl.report.words import LABELS
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
-
-PIPE_WIDTH = 120  # columns where there is no terminal to ask
+from rl.terminal import open_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +68,7 @@ def main(composed: Composed) -> None:
     out = made_folder("out", composed.job_dir or choices.out)
     with closing(blueprint.rewards):
         found, cost, memory = measure(choices, blueprint, problems)
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = open_console()
     for part in tables(found, cost, memory):
         console.print(part)
     with disk_errors(f"out={choices.out}", out):

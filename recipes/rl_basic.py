@@ -23,6 +23,7 @@ from rl.report.summary import last_mean
 from rl.storage.disk import disk_errors
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, default_folder, finished_run, open_directory
+from rl.terminal import EscapingFormatter, escape_controls
 
 log = logging.getLogger("tanka")
 
@@ -99,7 +100,7 @@ def help_rank_0(blueprint: Blueprint) -> None:
         with signals.handled():
             blueprint.engine.follow(blueprint)
     except UserError as error:  # rank 0 does not know of it, and the launcher ends the others
-        print(f"error: process {rank()}: {error}", file=sys.stderr)
+        print(escape_controls(f"error: process {rank()}: {error}"), file=sys.stderr)
         raise
 
 
@@ -128,7 +129,7 @@ def messages_to(directory: RunDirectory) -> Iterator[None]:
     """Our messages go to the terminal, above a live view, and to the run's train.log."""
     to_file = logging.FileHandler(directory.path / "train.log", encoding="utf-8", errors="backslashreplace")
     to_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is said once, elsewhere
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_file.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(message)s"))
     handlers = [log_handler(), to_file]
     log.setLevel(logging.INFO)
     for handler in handlers:

@@ -1,12 +1,14 @@
-"""Base and trained model side by side on the same prompts: `python -m recipes.sample run=runs/rl_basic/... rows=4`."""
+"""What models answer: `recipes.sample model=tiny`, or base and trained side by side: `recipes.sample run=RUN_DIR`."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,61 +18,51 @@ from rich.table import Table
 from rich.text import Text
 
 from recipes.cli import Composed, recipe
+from recipes.subject import subject_of
+from renderers.base import RendererConfig
+from renderers.parsing import THINK_CLOSE, THINK_OPEN
+from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
-from rl.blueprint import Blueprint, blueprint_from
-from rl.boxes import split_boxes
+from rl.boxes import holds_box
+from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
-from rl.evaluation.base_and_trained import SIDES, Policies, load_policies, read_config
-from rl.models.export import find_weights
+from rl.evaluation.base_and_trained import Policies, load_policies
+from rl.loggers.console import mark_boxes
+from rl.models.config import ModelConfig
+from rl.models.hub import require_model
 from rl.models.loading import open_renderer
-from rl.places import PLACES, place_in, with_places
-from rl.rollouts import Problem, Rollout
+from rl.rollouts import Parsed, Problem, Rollout
 from rl.schema import build
 from rl.storage.file_kinds import advice
-
-PIPE_WIDTH = 120  # columns where there is no terminal to ask
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moved:
-    """Where something lies now that the run names under the same key."""
-
-    path: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MovedData(Moved):
-    """The same, of the data set's other files too."""
-
-    test_path: str | None = None
-    source: Moved = field(default_factory=Moved)
+from rl.terminal import open_console
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """See conf/sample.yaml."""
 
-    run: str
+    model: ModelConfig
+    data: DataConfig
+    renderer: RendererConfig
+    rewards: RewardSet
+    run: str | None
+    adapter: str | None
     rows: int
     prompt: str | None
     file: str | None
     interactive: bool
-    max_tokens: int | None
+    max_tokens: int
     temperature: float
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
-    model: Moved = field(default_factory=Moved)
-    data: MovedData = field(default_factory=MovedData)
 
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise UserError(f"rows={self.rows}: expected a positive integer; e.g. rows=4")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UserError(
-                f"max_tokens={self.max_tokens}: expected a positive integer, or null; e.g. max_tokens=256"
-            )
+        if self.max_tokens < 1:
+            raise UserError(f"max_tokens={self.max_tokens}: expected a positive integer; e.g. max_tokens=256")
         # Below 1e-6 the logits divided by it overflow float32.
         if self.temperature != 0 and not 1e-6 <= self.temperature < math.inf:
             raise UserError(
@@ -79,43 +71,42 @@ class SampleConfig:
             )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed={self.seed}: expected a whole number from 0 to 2**63 - 1; e.g. seed=0")
-        if sum(bool(source) for source in (self.prompt, self.file, self.interactive)) > 1:
+        if self.prompt is not None and not self.prompt.strip():
+            raise UserError("prompt: is empty; expected a question; e.g. \"prompt='What is 17 + 25?'\"")
+        if [self.prompt is None, self.file is None, not self.interactive].count(False) > 1:
             raise UserError("prompt, file, interactive: expected one of them; e.g. interactive=true alone")
 
 
 @recipe("sample", SampleConfig)
 def main(composed: Composed) -> None:
-    """Answers the prompts with both models and prints thinking, answer, length and verdict of each."""
-    config: SampleConfig = build(SampleConfig, composed.tree)
-    weights = find_weights(config.run, "run")
-    places = {key: place_in(composed.tree, key) for key in PLACES}
-    blueprint = blueprint_from(with_places(read_config(weights), places))
-    batches = [problems_of(config, blueprint)] if not config.interactive else None
-    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    policies = load_policies(blueprint.model, renderer, weights, config.device)
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    try:
-        for problems in batches or typed(console):
-            answers = answer(config, blueprint, policies, problems)
-            for base, trained in zip(*answers.values(), strict=True):
-                console.print(side_by_side(base, trained))
-            if len(problems) > 1:
-                console.print(totals(answers))
-    finally:
-        blueprint.rewards.close()
+    """Answers the prompts with each model and prints thinking, answer, length and verdict, and what they took."""
+    tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"max_tokens": max_tokens})
+    config: SampleConfig = build(SampleConfig, tree)
+    if config.model.path is None:
+        require_model(str(config.model.id), config.model.revision)
+    batches = [problems_of(config, problem_seed)] if not config.interactive else None
+    _, renderer = open_renderer(config.model, config.renderer)
+    policies = load_policies(config.model, renderer, weights, config.device)
+    console = open_console()
+    with closing(config.rewards):
+        for problems in batches or typed(console, config.data):
+            answers = answer(config, policies, problems)
+            for group in zip(*(each.rollouts for each in answers.values()), strict=True):
+                console.print(side_by_side(dict(zip(answers, group, strict=True))))
+            console.print(totals(answers))
 
 
-def problems_of(config: SampleConfig, blueprint: Blueprint) -> Sequence[Problem]:
+def problems_of(config: SampleConfig, seed: int) -> Sequence[Problem]:
     """The prompt, the file's questions, or the first rows of the test split (of the train split where there is none)."""
     if config.prompt is not None:
-        return [question(config.prompt)]
+        return [question(config.prompt, config.data)]
     if config.file is not None:
-        return read_questions(Path(config.file).expanduser().absolute())
-    problems = load(blueprint.data, blueprint.seed)
+        return read_questions(Path(config.file).expanduser().absolute(), config.data)
+    problems = load(config.data, seed)
     return list((problems.test or problems.train)[: config.rows])
 
 
-def read_questions(path: Path) -> list[Problem]:
+def read_questions(path: Path, data: DataConfig) -> list[Problem]:
     """JSONL rows with `question` and perhaps `answer` (a bare one), or plain text, a question a line."""
     if not path.is_file():
         raise UserError(
@@ -130,27 +121,38 @@ def read_questions(path: Path) -> list[Problem]:
         )
         raise UserError(f"file={said}") from None
     if path.suffix != ".jsonl":
-        found = [question(line.strip()) for line in lines]
+        found = [question(line, data) for line in lines]
     else:
         try:
             rows = [json.loads(line) for line in lines]
-            found = [question(row["question"], str(row.get("answer", ""))) for row in rows]
+            found = [question(row["question"], data, str(row.get("answer", ""))) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"file={path}: expected one object with question (and answer) a line ({type(error).__name__}: {error})"
             ) from None
-    if not found:
-        raise UserError(f"file={path}: holds no question; expected one a line")
+    if not found or not all(problem.question for problem in found):
+        lacks = f"row {[bool(p.question) for p in found].index(False) + 1} holds" if found else "holds"
+        raise UserError(f"file={path}: {lacks} no question; expected one a line")
     return found
 
 
-def question(text: str, answer: str = "") -> Problem:
-    """A question from outside any data set; "" for an unknown answer."""
+def question(text: str, data: DataConfig, answer: str = "") -> Problem:
+    """A question from outside any data set; "" for an unknown answer.
+
+    The data's format sentence at its end is taken off, because `data.messages` writes it behind every question.
+    """
+    text = text.strip()
     language = "ja" if script_share(text, "ja") > 0 else "en"
+    for of, suffix in (data.suffix or {}).items():
+        words = r"\s+".join(map(re.escape, suffix.strip().rstrip(".。").split()))
+        found = re.search(rf"\s*{words}[.。]?$", text) if words else None
+        if found and found.start():
+            text, language = text[: found.start()], of
+            break
     return Problem(id="typed", question=text, answer=answer, language=language, source="typed")
 
 
-def typed(console: Console) -> Iterator[list[Problem]]:
+def typed(console: Console, data: DataConfig) -> Iterator[list[Problem]]:
     """One question a line until the end of input or an empty line."""
     while True:
         try:
@@ -159,61 +161,79 @@ def typed(console: Console) -> Iterator[list[Problem]]:
             return
         if not line.strip():
             return
-        yield [question(line.strip())]
+        yield [question(line, data)]
 
 
-def answer(
-    config: SampleConfig, blueprint: Blueprint, policies: Policies, problems: Sequence[Problem]
-) -> dict[str, list[Rollout]]:
+@dataclass(frozen=True)
+class Answers:
+    """One side's rollouts, one a problem, and the seconds in which all were sampled."""
+
+    rollouts: list[Rollout]
+    seconds: float
+
+
+def answer(config: SampleConfig, policies: Policies, problems: Sequence[Problem]) -> dict[str, Answers]:
     """One rollout of each problem for each side; graded where the right answers are known."""
-    budget, renderer = config.max_tokens or blueprint.max_tokens, policies.renderer
+    budget, renderer = config.max_tokens, policies.renderer
     params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)
-    prompts = [renderer.prompt(blueprint.data.messages(problem)) for problem in problems]
-    answers = {
-        side: policies.sample(side, problems, prompts, 1, params).at(budget, renderer) for side in SIDES
-    }
+    prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
+    answers = {}
+    for side in policies.models:
+        start = time.perf_counter()
+        sampled = policies.sample(side, problems, prompts, 1, params)
+        answers[side] = Answers(sampled.at(budget, renderer), time.perf_counter() - start)
     if all(problem.answer for problem in problems):
-        for rollouts in answers.values():
-            blueprint.rewards.score(rollouts, watch=False)
+        for each in answers.values():
+            config.rewards.score(each.rollouts, watch=False)
     return answers
 
 
-def side_by_side(base: Rollout, trained: Rollout) -> Panel:
-    """The question above two columns of thinking, answer and verdict."""
+def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
+    """The question above a column of thinking, answer and verdict for each side."""
     table = Table.grid(expand=True, padding=(0, 2))
-    for _ in SIDES:
+    for _ in rollouts:
         table.add_column(ratio=1)
-    table.add_row(*(Text(side, "bold cyan") for side in SIDES))
-    table.add_row(*map(show_rollout, (base, trained)))
-    return Panel(Group(Text(base.problem.question.strip(), "bold"), "", table))
+    table.add_row(*(Text(side, "bold cyan") for side in rollouts))
+    table.add_row(*map(show_rollout, rollouts.values()))
+    problem = next(iter(rollouts.values())).problem
+    return Panel(Group(Text(problem.question.strip(), "bold"), "", table))
 
 
 def show_rollout(rollout: Rollout) -> Group:
-    """Thinking, answer with its box marked, and a line of facts."""
+    """Thinking with its tags, answer, the boxes in both marked, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
-    answer = Text()
-    for piece, boxed in split_boxes(parsed.text.strip()):
-        answer.append(piece, "bold green" if boxed else "")
     facts = Text(
         f"{len(rollout.completion.tokens)} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
         "dim",
     )
+    if holds_box(parsed.thinking):
+        facts.append(", box in thinking", "yellow")
     if verdict is not None:
         facts.append(f", {verdict.reason} (gold {verdict.gold})", "green" if verdict.correct else "red")
-    parts = [Text(parsed.thinking.strip(), "italic dim"), answer]
+    parts = [tagged_thinking(parsed), mark_boxes(parsed.text.strip(), "", "bold green")]
     return Group(*(part for part in parts if part), facts)
 
 
-def totals(answers: dict[str, list[Rollout]]) -> Table:
-    """One line a side: mean tokens, share cut, and share correct where graded."""
-    table = Table("", "tokens (mean)", "cut", "correct")
-    for side, rollouts in answers.items():
-        count = len(rollouts)
+def tagged_thinking(parsed: Parsed) -> Text:
+    """The reasoning between the think tags that the model, or the end of its prompt, has written."""
+    text = Text()
+    if parsed.prefilled or THINK_OPEN in parsed.raw:
+        text.append(f"{THINK_OPEN}\n", "dim")
+    text.append_text(mark_boxes(parsed.thinking.strip(), "dim italic", "bold yellow"))
+    return text.append(f"\n{THINK_CLOSE}", "dim") if THINK_CLOSE in parsed.raw else text
+
+
+def totals(answers: Mapping[str, Answers]) -> Table:
+    """One line a side: tokens, seconds, share cut, share with a box in the reasoning, share correct where graded."""
+    table = Table("", "tokens (mean)", "seconds", "cut", "box in thinking", "correct")
+    for side, each in answers.items():
+        rollouts, count = each.rollouts, len(each.rollouts)
         tokens = sum(len(r.completion.tokens) for r in rollouts) / count
         cut = sum(r.parsed.ended == "length" for r in rollouts) / count
+        boxed = sum(holds_box(r.parsed.thinking) for r in rollouts) / count
         graded = all(r.verdict is not None for r in rollouts)
         correct = f"{sum(r.verdict.correct for r in rollouts) / count:.0%}" if graded else "-"
-        table.add_row(side, f"{tokens:.1f}", f"{cut:.0%}", correct)
+        table.add_row(side, f"{tokens:.1f}", f"{each.seconds:.1f}", f"{cut:.0%}", f"{boxed:.0%}", correct)
     return table
 
 

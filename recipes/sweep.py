@@ -13,6 +13,7 @@ from hydra.conf import HydraConf
 
 from rl.errors import UserError, reason_of
 from rl.storage.run_directory import RunDirectory
+from rl.terminal import escape_controls
 
 # Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that brings it.
 PLUGINS = {
@@ -56,8 +57,8 @@ def record_failure(folder: Path, error: Exception) -> None:
     directory = RunDirectory(folder)
     directory.write_status("failed", directory.read_status().get("step", 0), reason_of(error))
     with (folder / "train.log").open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
-        file.write("\n")
+        told = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
+        file.write(escape_controls(told) + "\n")
 
 
 @contextlib.contextmanager
@@ -73,7 +74,7 @@ def _own_console(folder: Path) -> Iterator[None]:
         ):
             yield
     except Exception as error:
-        print(f"{folder.name}: failed: {reason_of(error)}", flush=True)
+        print(escape_controls(f"{folder.name}: failed: {reason_of(error)}"), flush=True)
         raise
     print(f"{folder.name}: finished", flush=True)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
-from renderers.base import Renderer, RendererConfig
+from renderers.base import OwnRendererConfig, Renderer, RendererConfig
 from rl.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ logger = logging.getLogger("tanka")
 
 # A named format is the model's own template, with a mode chosen, for vocabularies that hold these tokens.
 _CHATML = ("<|im_start|>", "<|im_end|>")
+NAMES = get_args(get_type_hints(RendererConfig)["name"])
 _VOCABULARY = {
     "qwen3": _CHATML,
     "qwen3_disable_thinking": _CHATML,
@@ -46,7 +46,12 @@ def load(
     """
     model = tokenizer.name_or_path or "this model"
     name: str = model_renderer if config.name == "auto" else config.name
-    if name == "auto":
+    if name not in NAMES:
+        raise UserError(
+            f"model.renderer={name}: no such chat format; expected one of {', '.join(NAMES)}; a format of your own goes"
+            " in by renderer=NAME (docs/renderers.md)"
+        )
+    if name == "auto" and not isinstance(config, OwnRendererConfig):
         logger.warning("renderer=auto: %s is not in the catalogue; using its own chat template", model)
         name = "chat_template"
     vocabulary = tokenizer.get_vocab()
@@ -64,14 +69,14 @@ def load(
     if tokenizer.eos_token_id is not None:
         stop_ids |= {tokenizer.eos_token_id}
 
+    if isinstance(config, OwnRendererConfig):
+        from renderers.own import make_own
+
+        return make_own(config, tokenizer, stop_ids)
     if name == "role_colon":
         from renderers.role_colon import RoleColon
 
         return RoleColon(tokenizer, stop_ids)
     from renderers.chat_template import ChatTemplate
 
-    try:
-        template = None if config.template is None else Path(config.template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"renderer.template={config.template}: cannot be read as text: {error}") from None
-    return ChatTemplate(tokenizer, name, stop_ids, _THINKING.get(name, config.thinking), template)
+    return ChatTemplate(tokenizer, name, stop_ids, _THINKING.get(name, config.thinking), config.template)

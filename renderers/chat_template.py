@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from renderers.base import fingerprint
+from renderers.base import TRIED, Renderer, lacks_content, probe
 from renderers.parsing import THINK_CLOSE, THINK_OPEN, Parser
 from renderers.tokens import control_pattern, encode, shield
-from rl.errors import UserError
+from renderers.trial import try_template
+from rl.errors import UserError, first_line
 from rl.rollouts import Completion, Message, Parsed
 
 if TYPE_CHECKING:
@@ -20,19 +22,21 @@ _STOPPED_CLOCK = (
     ".replace('%m', '07').replace('%Y', '2024').replace('%A', 'Friday').replace('%H', '00').replace('%M', '00')"
     ".replace('%S', '00') }}{% endmacro %}\n"
 )
+_MOST_BYTES = 1_000_000  # of a template file
 _ANSWER = "(answer)"
+_QUESTION: list[Message] = [{"role": "user", "content": "?"}]
+_TURNS: list[Message] = [*_QUESTION, {"role": "assistant", "content": _ANSWER}]
 
 
-class ChatTemplate:
+class ChatTemplate(Renderer):
     """Renders with a Jinja chat template.
 
-    template: Jinja text; None takes the tokenizer's own. thinking: the template's `enable_thinking`; None leaves its
+    template: a Jinja file; None takes the tokenizer's own. thinking: the template's `enable_thinking`; None leaves its
     default. stop_ids: ends beside the template's own end of turn.
 
-    Raises UserError when there is no template, it is broken, or it lacks the thinking mode asked for.
+    Raises UserError when there is no template, it is broken, it leaves a question out of the prompt, a file takes too
+    long or too much memory, or the thinking mode asked for is missing.
     """
-
-    stop_text: str | None = None
 
     def __init__(
         self,
@@ -44,33 +48,42 @@ class ChatTemplate:
     ) -> None:
         self.name = name
         self._tokenizer = tokenizer
-        self._template = self._own_template() if template is None else template
+        self._what = f"renderer={name}: the chat template of {self._model}"
+        self._way_out = (
+            "type renderer=chat_template renderer.template=PATH with a Jinja file, or renderer=role_colon"
+        )
+        if template is not None:
+            self._what = f"renderer.template={template}: the template"
+            self._way_out = "correct it, or leave renderer.template out for the model's own template"
+        self._template = self._own_template() if template is None else _read(template)
         if "strftime_now" in self._template:
             self._template = _STOPPED_CLOCK + self._template
         self._options = {} if thinking is None else {"enable_thinking": thinking}
+        if template is not None:
+            self._require_limits()
         controls = self._control_tokens()
         self._controls = control_pattern(controls)
         # The think tags of an earlier assistant turn are the model's own format, which its template keeps or strips.
         self._answer_controls = control_pattern(t for t in controls if t not in (THINK_OPEN, THINK_CLOSE))
-        opening = self._render([{"role": "user", "content": "?"}], **self._options)
+        opening = self._render(_QUESTION, **self._options)
         self.prefilled = opening.rstrip().endswith(THINK_OPEN)
+        self._shown: set[tuple[str, ...]] = (
+            set()
+        )  # the roles of conversations whose texts stand in the prompt
+        for roles in TRIED:
+            self._require_contents(roles)
         self._check_thinking(thinking)
         turn_end = self._find_turn_end()
         self.stop_ids = stop_ids if turn_end is None else stop_ids | {turn_end}
         self._parser = Parser(tokenizer, self.stop_ids, turn_end, self.prefilled)
 
     def prompt(self, messages: list[Message]) -> list[int]:
+        self._require_contents(tuple(message["role"] for message in messages))
         text = self._render([self._shielded(message) for message in messages], **self._options)
         return encode(self._tokenizer, text)
 
-    def cut(self, completion: Completion) -> Completion:
-        return completion
-
     def parse(self, completion: Completion) -> Parsed:
         return self._parser.parse(completion)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self)
 
     def _own_template(self) -> str:
         try:
@@ -98,11 +111,37 @@ class ChatTemplate:
                     **options,
                 )
             )
-        except TemplateError as error:
+        except Exception as error:  # a template may raise anything that Python does
             roles = ", ".join(message["role"] for message in messages)
+            if type(error) is TemplateError:  # what a template's `raise_exception` raises
+                raise UserError(f"{self._what} refuses the turns ({roles}): {first_line(error)}") from None
             raise UserError(
-                f"renderer={self.name}: the chat template of {self._model} refuses the turns ({roles}): {error}"
+                f"{self._what} fails on the turns ({roles}): {type(error).__name__}: {first_line(error)};"
+                f" {self._way_out}"
             ) from None
+
+    def _require_limits(self) -> None:
+        renders: list[dict[str, Any]] = [
+            {"conversation": _QUESTION, "add_generation_prompt": True, **options}
+            for options in (self._options, {"enable_thinking": True}, {"enable_thinking": False})
+        ]
+        renders += [
+            {"conversation": _TURNS},
+            *({"conversation": probe(roles), "add_generation_prompt": True} for roles in TRIED),
+        ]
+        if wrong := try_template(self._template, self._tokenizer.special_tokens_map, renders):
+            raise UserError(f"{self._what} {wrong}; {self._way_out}")
+
+    def _require_contents(self, roles: tuple[str, ...]) -> None:
+        """Raises UserError when a conversation of these roles would be asked without the text of a turn."""
+        if roles in self._shown:
+            return
+        if (role := lacks_content(self._render(probe(roles), **self._options), roles)) is not None:
+            raise UserError(
+                f"{self._what} leaves the {role} turn's text out of the prompt ({', '.join(roles)}); expected one that"
+                f" writes each message['content'], which is a text; {self._way_out}"
+            )
+        self._shown.add(roles)
 
     def _control_tokens(self) -> list[str]:
         """Tokens that content must not forge: special ones, the think tags, and what the template itself writes."""
@@ -119,8 +158,9 @@ class ChatTemplate:
         return {**message, "content": shield(message["content"], controls)}
 
     def _check_thinking(self, thinking: bool | None) -> None:
-        question: list[Message] = [{"role": "user", "content": "?"}]
-        switch = self._render(question, enable_thinking=True) != self._render(question, enable_thinking=False)
+        switch = self._render(_QUESTION, enable_thinking=True) != self._render(
+            _QUESTION, enable_thinking=False
+        )
         if thinking is None or switch or (thinking and self.prefilled):
             return
         modes = "always thinks" if self.prefilled else "has no thinking switch"
@@ -131,11 +171,21 @@ class ChatTemplate:
 
     def _find_turn_end(self) -> int | None:
         """The added token that the template writes after an answer, if it writes one."""
-        turns: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
-        _, answer, after = self._render(turns, generation=False).rpartition(_ANSWER)
+        _, answer, after = self._render(_TURNS, generation=False).rpartition(_ANSWER)
         added = self._tokenizer.added_tokens_decoder
         return (
             next((token for token in encode(self._tokenizer, after) if token in added), None)
             if answer
             else None
         )
+
+
+def _read(path: str) -> str:
+    try:
+        if Path(path).stat().st_size > _MOST_BYTES:
+            raise UserError(
+                f"renderer.template={path}: has more than {_MOST_BYTES:,} bytes; expected a Jinja chat template"
+            )
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"renderer.template={path}: cannot be read as text: {error}") from None

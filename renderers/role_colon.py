@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from renderers.base import fingerprint
+from renderers.base import Renderer
 from renderers.parsing import Parser
 from renderers.tokens import control_pattern, decode, encode, shield
 from rl.rollouts import Completion, Message, Parsed
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 STOP_TEXT = "\n\nUser:"
 
 
-class RoleColon:
+class RoleColon(Renderer):
     """Ends with `Assistant:`; the next `User:` line ends an answer (`stop`), as does the model's EOS (`eos`)."""
 
     name = "role_colon"
     stop_text: str | None = STOP_TEXT
-    prefilled = False
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]) -> None:
         self.stop_ids = stop_ids
@@ -56,6 +55,3 @@ class RoleColon:
 
     def parse(self, completion: Completion) -> Parsed:
         return self._parser.parse(completion)
-
-    def fingerprint(self) -> str:
-        return fingerprint(self)

@@ -8,6 +8,11 @@ from collections.abc import Iterator
 BOX = re.compile(r"\\boxed\s*\{")
 
 
+def holds_box(text: str) -> bool:
+    r"""Whether the text holds a whole `\boxed{...}`."""
+    return any(boxed for _, boxed in split_boxes(text))
+
+
 def split_boxes(text: str) -> Iterator[tuple[str, bool]]:
     r"""The text in pieces, each with whether it is a whole `\boxed{...}`; the pieces join to the text."""
     position = 0

@@ -19,6 +19,7 @@ Where no reward needs to know whether an answer is correct, the metrics of corre
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
+| `boxed_in_thinking` | share of completions whose reasoning, finished or not, holds a whole `\\boxed{...}` |
 | `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
 | `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
@@ -41,6 +42,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from rewards.thinking_language import script_share
+from rl.boxes import holds_box
 from rl.engines.base import UpdateStats
 from rl.rollouts import Rollout
 
@@ -64,6 +66,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "tokens/max": max(lengths),
         "tokens/thinking": fmean(thinking_tokens(r) for r in rollouts),
         "thinking_ja_share": fmean(script_share(r.parsed.thinking, "ja") for r in rollouts),
+        "boxed_in_thinking": fmean(holds_box(r.parsed.thinking) for r in rollouts),
         **grading_metrics(rollouts),
     }
 

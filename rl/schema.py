@@ -1,7 +1,7 @@
 """Plain config trees (dicts, lists, scalars) into typed dataclasses, with errors a user can act on.
 
-A node either has a fixed dataclass, or names its class (or function) with `_target_`; either way its keys and the types
-of its values are checked against the signature, and an unknown key is answered with the nearest known one.
+A node either has a fixed dataclass, or names its class (or function) with `_target_` (a dataclass with `from_target` says
+what becomes of that); either way its keys and the types of its values are checked against the signature, and an unknown key is answered with the nearest known one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 from rl.errors import UserError, nearest
@@ -40,25 +40,49 @@ def locate(target: str, key: str) -> Any:
     except Exception as error:  # the user's own module may raise anything
         raise UserError(
             f"{key}={target}: cannot be imported ({error}); expected package.module.Name of a class or function"
-            " on the Python path (PYTHONPATH=. adds the current folder)"
+            " on the Python path (PYTHONPATH=FOLDER or --config-dir=FOLDER adds one)"
         ) from None
 
 
-def target_parameters(target: Any) -> dict[str, inspect.Parameter]:
-    """What a class or function takes by keyword; a function of a batch takes it first, by position."""
+def target_parameters(target: Any, given: int | None = None) -> dict[str, inspect.Parameter]:
+    """What a class or function takes by keyword, behind the first `given` parameters, which come by position.
+
+    given: None is 0 for a class, and 1 for a function, which takes a batch.
+    """
     parameters = inspect.signature(target).parameters
     named = {
         k: p
         for k, p in parameters.items()
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"
     }
-    if not inspect.isclass(target):
-        named = dict(list(named.items())[1:])
-    return named
+    if given is None:
+        given = 0 if inspect.isclass(target) else 1
+    return dict(list(named.items())[given:])
 
 
-def _call(target: Any, tree: dict[str, Any], path: str) -> Any:
-    parameters = target_parameters(target)
+def bound(target: Any, tree: Mapping[str, Any], path: str, given: Sequence[str]) -> functools.partial[Any]:
+    """`target` with the keys of `tree` as arguments by name, to be called with what `given` names, by position.
+
+    Raises UserError as `build` does, and when `target` does not take so many values by position.
+    """
+    values = _arguments(target, tree, path, len(given))
+    try:
+        inspect.signature(target).bind(*given, **values)
+    except TypeError as error:
+        raise UserError(
+            f"{_join(path, TARGET)}: {target.__module__}.{target.__qualname__} cannot be called so ({error}); expected a"
+            f" class or function that takes ({', '.join(given)}) first"
+        ) from None
+    return functools.partial(target, **values)
+
+
+def _call(target: Any, tree: Mapping[str, Any], path: str) -> Any:
+    values = _arguments(target, tree, path)
+    return target(**values) if inspect.isclass(target) else functools.partial(target, **values)
+
+
+def _arguments(target: Any, tree: Mapping[str, Any], path: str, given: int | None = None) -> dict[str, Any]:
+    parameters = target_parameters(target, given)
     hints = _hints(target)
     for key in tree:
         if key not in parameters:
@@ -66,8 +90,7 @@ def _call(target: Any, tree: dict[str, Any], path: str) -> Any:
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in tree:
             raise UserError(f"{_join(path, key)}: missing; expected {_describe(hints.get(key, Any))}")
-    values = {key: convert(value, hints.get(key, Any), _join(path, key)) for key, value in tree.items()}
-    return target(**values) if inspect.isclass(target) else functools.partial(target, **values)
+    return {key: convert(value, hints.get(key, Any), _join(path, key)) for key, value in tree.items()}
 
 
 def unknown_key(path: str, key: Any, known: Iterable[str]) -> UserError:
@@ -111,6 +134,8 @@ def convert(value: Any, hint: Any, key: str) -> Any:
             return {str(k): convert(v, arguments[1], _join(key, k)) for k, v in value.items()}
         raise _wrong(value, hint, key)
     if isinstance(value, Mapping) and TARGET in value:
+        if hasattr(hint, "from_target"):
+            return hint.from_target(value, key)
         rest = {k: v for k, v in value.items() if k != TARGET}
         return _call(locate(value[TARGET], f"{key}.{TARGET}"), rest, key)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):

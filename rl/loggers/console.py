@@ -29,6 +29,7 @@ from rl.boxes import split_boxes
 from rl.loggers.base import Logger, Metrics, RunInfo, Sample
 from rl.report.summary import LAST_STEPS, MAIN_METRICS, Rows, format_value, series, summarize
 from rl.storage.jsonl import read_jsonl
+from rl.terminal import EscapingFormatter
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40
@@ -47,7 +48,7 @@ def log_handler() -> logging.Handler:
     return handler
 
 
-class Warnings(logging.Formatter):
+class Warnings(EscapingFormatter):
     """A message as it is, a warning with that word before it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -167,11 +168,9 @@ def sample_panel(step: int, sample: Sample) -> Panel:
     """A graded completion: question, the end of its thinking, its answer with the box marked, or the cut."""
     cut = sample["ended"] == "length"
     question = Text(sample["question"].strip(), style="bold")
-    thinking = Text(sample["thinking"].strip(), style="dim italic")
-    answer = Text()
-    for piece, boxed in split_boxes(sample["text"].strip()):
-        style = ("bold green" if sample["correct"] else "bold") if boxed else ""
-        answer.append(piece, style)
+    box_style = "bold green" if sample["correct"] else "bold"
+    thinking = mark_boxes(sample["thinking"].strip(), "dim italic", "bold")
+    answer = mark_boxes(sample["text"].strip(), "", box_style)
     if cut:
         (answer if sample["text"] else thinking).append(f" ✂ cut after {sample['tokens']} tokens", "bold red")
     verdict = f"{sample['reason']} · gold {sample['gold']} · reward {sample['reward']:.2f}"
@@ -183,6 +182,14 @@ def sample_panel(step: int, sample: Sample) -> Panel:
         subtitle_align="right",
         border_style="dim",
     )
+
+
+def mark_boxes(text: str, style: str, box_style: str) -> Text:
+    r"""The text in one style and its whole `\boxed{...}` in another."""
+    marked = Text()
+    for piece, boxed in split_boxes(text):
+        marked.append(piece, box_style if boxed else style)
+    return marked
 
 
 def _last_lines(text: Text) -> Text:

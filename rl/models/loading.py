@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# A tokenizer's folder has one of them.
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
+
+
 def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Renderer]:
     """The model's tokenizer and the renderer bound to it."""
     from rl.models.loading import load_tokenizer
@@ -118,9 +122,17 @@ def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed
 
 
 def load_tokenizer(spec: ModelConfig) -> Any:
-    """The model's own tokenizer; raises UserError as `read_model` does."""
+    """The model's own tokenizer; raises UserError as `read_model` does, and for a folder without one.
+
+    transformers would make a tokenizer with an empty vocabulary of such a folder.
+    """
     from transformers import AutoTokenizer
 
+    if spec.path is not None and not any(any(spec.local_path.glob(name)) for name in VOCABULARIES):
+        raise UserError(
+            f"model.path={spec.path}: its tokenizer files are missing (tokenizer.json, or the vocabulary that it is made"
+            " of); copy them from the base model: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
+        )
     with checkpoint_errors(spec):
         return AutoTokenizer.from_pretrained(spec.source, revision=spec.revision)
 

@@ -67,6 +67,7 @@ def test_rollout_metrics_by_hand():
         "tokens_per_correct": 158 / 2,
         "correct_given_finished": 0.5,
         "thinking_ja_share": (2 / 4 + 0 + 0 + 1) / 4,
+        "boxed_in_thinking": 0.0,
         "grade/correct": 0.5,
         "grade/wrong": 0.25,
         "grade/truncated": 0.25,
@@ -83,6 +84,16 @@ def test_means_over_nothing_are_not_numbers():
     metrics = rollout_metrics(cut)
     assert math.isnan(metrics["tokens_per_correct"]) and math.isnan(metrics["correct_given_finished"])
     assert metrics["by_group/frac_all_bad"] == 1.0
+
+
+def test_boxes_in_the_reasoning_are_counted_finished_or_not():
+    batch = [
+        rollout(0, 9, False, False, False, "no_box", thinking="so \\boxed{\\frac{1}{2}}, wait", text="1/2"),
+        rollout(0, 9, True, False, False, "truncated", thinking="so \\boxed{2}. But"),
+        rollout(0, 9, True, False, False, "truncated", thinking="so \\boxed{2"),  # never closed
+        rollout(0, 9, False, True, True, "correct", thinking="so 2", text="\\boxed{2}"),
+    ]
+    assert rollout_metrics(batch)["boxed_in_thinking"] == 0.5
 
 
 def test_exact_entropy_where_the_sampler_kept_it():

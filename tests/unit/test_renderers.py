@@ -169,7 +169,7 @@ def test_content_never_becomes_a_control_token(family: str, data: st.DataObject)
 
 @pytest.mark.parametrize("family", CHAT_FAMILIES)
 @settings(max_examples=40, deadline=None)
-@given(texts=st.lists(st.text(), min_size=3, max_size=3))
+@given(texts=st.lists(st.text().filter(lambda text: "<" not in text), min_size=3, max_size=3))
 def test_ordinary_content_is_rendered_exactly(family: str, texts: list[str]) -> None:
     messages = [{"role": r, "content": t} for r, t in zip(("user", "assistant", "user"), texts, strict=True)]
     assert load(family, "chat_template").prompt(messages) == published(family, messages)
@@ -230,7 +230,7 @@ def test_own_jinja_file(tmp_path: Path) -> None:
     renderer = load("qwen3", "chat_template", template=str(path))
     assert tokenizer_of("qwen3").decode(renderer.prompt(TURNS[4:5])) == "[user]   1 + 1?<|im_end|>[assistant]"
     path.write_text("{% for m in messages %}")
-    with pytest.raises(UserError, match="renderer=chat_template"):
+    with pytest.raises(UserError, match=r"renderer\.template=.*own\.jinja"):
         load("qwen3", "chat_template", template=str(path))
     path.write_bytes(b"\x89PNG\xff")
     with pytest.raises(UserError, match="cannot be read as text"):
@@ -239,7 +239,9 @@ def test_own_jinja_file(tmp_path: Path) -> None:
 
 def test_a_template_without_answers_adds_no_stop_token(tmp_path: Path) -> None:
     path = tmp_path / "question.jinja"
-    path.write_text("<|im_start|>{{ messages[0].content }}<|im_end|>")
+    path.write_text(
+        "<|im_start|>{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}<|im_end|>"
+    )
     assert load("qwen3", "chat_template", template=str(path)).stop_ids == {tokenizer_of("qwen3").eos_token_id}
 
 

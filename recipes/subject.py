@@ -1,0 +1,71 @@
+"""Whose answers are looked at or measured: a base model alone, or beside it a run's weights or an adapter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from recipes.cli import Composed, resolved
+from recipes.overrides import parse_override
+from rl.blueprint import reward_set_from
+from rl.errors import UserError
+from rl.evaluation.base_and_trained import read_config
+from rl.models.export import find_weights
+
+NODES = ("model", "data", "renderer", "rewards")  # what is taken from a run
+
+
+def subject_of(
+    composed: Composed, budget: Callable[[int], dict[str, Any]]
+) -> tuple[dict[str, Any], Path | None, int]:
+    """The config's tree, the trained weights if any, and the seed of generated problems.
+
+    budget: from a run's `max_tokens`, the root key that it gives where that is not typed.
+
+    Raises UserError for what is no run, and for a folder without weights.
+    """
+    run, adapter = composed.tree["run"], composed.tree["adapter"]
+    if run is not None and adapter is not None:
+        raise UserError("run, adapter: expected one of them; a run brings its own model and weights")
+    tree, seed = composed.tree, 0
+    weights = None if adapter is None else find_weights(str(adapter), "adapter")
+    if run is not None:
+        weights = find_weights(str(run), "run")
+        config = read_config(weights)
+        if missing := [key for key in (*NODES, "seed", "max_tokens") if key not in config]:
+            raise UserError(
+                f"run={run}: its config.yaml lacks {missing[0]}; expected the one that a run writes"
+            )
+        tree, seed = with_run(composed, config, budget(config["max_tokens"])), config["seed"]
+    return {**tree, "rewards": reward_set_from(tree["rewards"])}, weights, seed
+
+
+def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, Any]) -> dict[str, Any]:
+    """The composed tree with the run's model, data, renderer, rewards and budget, but for what is typed of them."""
+    typed = typed_keys(composed)
+    if any(key.partition(".")[0] == "model" for key in typed - {"model.path"}):
+        raise UserError(
+            f"run={composed.tree['run']}: a run brings its own model; leave model out (model.path=FOLDER says where that"
+            " lies now), or type adapter=FOLDER with it"
+        )
+    config = copy.deepcopy(composed.raw)
+    OmegaConf.set_struct(config, False)
+    for key, value in budget.items():
+        if key not in typed:
+            config[key] = value
+    for node in NODES:
+        if node not in typed:
+            kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
+            config[node] = run[node]
+            for key, value in kept.items():
+                OmegaConf.update(config, key, value, merge=False)
+    return resolved(config)
+
+
+def typed_keys(composed: Composed) -> set[str]:
+    """The groups and dotted keys that stand on the command line."""
+    return {str(parse_override(text).key_or_group) for text in composed.overrides}

@@ -1,0 +1,62 @@
+"""A chat format of the user's own: made, and tried on one conversation, before anything is trained with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from renderers.base import TRIED, OwnRendererConfig, Renderer, lacks_content, probe
+from renderers.tokens import decode
+from rl.errors import UserError, first_line
+from rl.rollouts import Completion, Parsed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_MEMBERS = ("name", "stop_ids", "stop_text", "prefilled", "prompt", "parse", "cut", "fingerprint")
+
+
+def make_own(
+    config: OwnRendererConfig, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
+) -> Renderer:
+    """The renderer that the user's class or function makes.
+
+    Raises UserError, naming it, when it raises, lacks a member, returns the wrong kind of value or drops the question.
+    """
+    key = f"renderer._target_={config.target}"
+    try:
+        renderer = config.make(tokenizer, stop_ids)
+        wrong = _fault(renderer, tokenizer)
+    except UserError:
+        raise
+    except Exception as error:  # the user's own code may raise anything
+        raise UserError(f"{key}: it raised {type(error).__name__}: {first_line(error)}") from error
+    if wrong:
+        raise UserError(f"{key}: {wrong} (docs/renderers.md has an example)")
+    return renderer
+
+
+def _fault(renderer: Renderer, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """What keeps `renderer` from being one, or None."""
+    kind = type(renderer).__name__
+    if lacking := [member for member in _MEMBERS if not hasattr(renderer, member)]:
+        return (
+            f"{kind} lacks {', '.join(lacking)}; expected a class that derives from renderers.base.Renderer"
+        )
+    if not isinstance(renderer.stop_ids, (set, frozenset)):
+        return f"{kind}.stop_ids is {type(renderer.stop_ids).__name__}; expected a set of ids"
+    for roles in TRIED:
+        prompt = renderer.prompt(probe(roles))
+        if not isinstance(prompt, list) or not all(
+            type(i) is int and 0 <= i < len(tokenizer) for i in prompt
+        ):
+            return f"{kind}.prompt returned {prompt!r:.40}; expected a list of ids of the tokenizer"
+        if (role := lacks_content(decode(tokenizer, prompt), roles)) is not None:
+            turns = ", ".join(roles)
+            return f"{kind}.prompt leaves the {role} turn's text out ({turns}); expected each message['content'] in it"
+    completion = Completion(prompt[:1], [0.0], "length")
+    for method, expected in {"parse": Parsed, "cut": Completion}.items():
+        found = getattr(renderer, method)(completion)
+        if not isinstance(found, expected):
+            return f"{kind}.{method} returned {found!r:.40}; expected a rl.rollouts.{expected.__name__}"
+    renderer.fingerprint()
+    return None
