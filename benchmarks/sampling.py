@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.harness import Contender, Figures, Ratio, compare, now, rounds_from, since
 from benchmarks.learner import ON_GPU, SHAPE
-from recipes.cli import CONF, register_resolvers, resolved
+from recipes.cli.compose import CONF, register_resolvers, resolved
 from rl.blueprint import blueprint_from
 from rl.data.problems import load
 from rl.engines.base import SamplingParams

@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 
 from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fresh_process, rounds_from
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
-from recipes.cli import CONF, register_resolvers, resolved
+from recipes.cli.compose import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import load
 from rl.models.loading import open_renderer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl.schema import build
 from rl.tiny.build import TinyConfig
 

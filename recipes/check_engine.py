@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import load
 from rl.models.hub import require_model

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl.errors import UserError
 from rl.schema import build
 from rl.storage import checkpoint

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recipes.cli import Composed, recipe
-from recipes.subject import subject_of, typed_keys
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
+from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
 from rl.data.config import DataConfig

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, get_args
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, split_thinking
 from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
 from rl.errors import UserError

@@ -8,7 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, fields
 from typing import Literal, cast
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner

@@ -11,7 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from renderers.base import Renderer, RendererConfig
 from rl.data.config import DataConfig
 from rl.data.problems import peek

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl.schema import build
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.cli import Composed, recipe
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
 from rl import signals
 from rl.blueprint import Blueprint, blueprint_from, resumable_keys
 from rl.data.problems import ProblemSet, load
@@ -36,7 +37,7 @@ def main(composed: Composed) -> float | None:
     """
     blueprint = blueprint_from(composed.tree)
     if blueprint.plan:
-        from recipes.plan import print_plan
+        from recipes.cli.plan import print_plan
 
         print_plan(blueprint, composed)
         return None

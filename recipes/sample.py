@@ -17,8 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from recipes.cli import Composed, recipe
-from recipes.subject import subject_of
+from recipes.cli.command import recipe
+from recipes.cli.compose import Composed
+from recipes.cli.subject import subject_of
 from renderers.base import RendererConfig
 from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet

@@ -97,7 +97,7 @@ def composed(recipe: str, *overrides: str) -> dict:
     """The resolved config of a recipe on the embedded model."""
     from hydra import compose, initialize_config_dir
 
-    from recipes.cli import CONF, register_resolvers, resolved
+    from recipes.cli.compose import CONF, register_resolvers, resolved
 
     register_resolvers()
     tiny = ["engine.base_model=tiny", "engine.reduction=seq_mean", "++model.lora.rank=8"]

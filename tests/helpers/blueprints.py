@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hydra import compose, initialize_config_dir
 
-from recipes.cli import CONF, register_resolvers, resolved
+from recipes.cli.compose import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
 
 

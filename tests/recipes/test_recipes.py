@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from recipes.cli import CONF, resolved
+from recipes.cli.compose import CONF, resolved
 from rl.data.problems import load
 from rl.losses.dr_grpo import DrGRPO
 from rl.losses.flashreinforce import FlashReinforce

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from recipes.overrides import grid_size, parse_override, with_quotes
-from recipes.sweep import installable, missing_plugin
+from recipes.cli.overrides import grid_size, parse_override, with_quotes
+from recipes.cli.sweep import installable, missing_plugin
 from rl.storage.jsonl import read_jsonl
 from tests.helpers.forked import start
 from tests.helpers.recipes import rl_basic

@@ -1,21 +1,16 @@
-"""What every recipe shares: compose with Hydra, answer bad input in one line, hand a plain tree to the recipe.
+"""The command line, checked before Hydra runs it: unknown keys and options are answered with the nearest known ones.
 
 Hydra accepts `++lrr=1` silently and answers `max_token=256` without a hint, so overrides are checked before it runs.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import yaml
 from hydra import compose
 from hydra._internal.hydra import Hydra
@@ -23,143 +18,20 @@ from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from recipes.overrides import first_value, grid_size, parse_override, values_of, with_quotes
-from recipes.sweep import installable, jobs_at_once, missing_plugin, run_job, run_sweep
-from rl.engines.launch import rank, require_one_process
+from recipes.cli.compose import CONF
+from recipes.cli.overrides import first_value, grid_size, parse_override, values_of, with_quotes
+from recipes.cli.sweep import installable, jobs_at_once, missing_plugin
+from rl.engines.launch import require_one_process
 from rl.errors import UserError, nearest
 from rl.schema import known_keys, takes_any
-from rl.storage.run_directory import folder_name
-from rl.terminal import escape_controls, escape_shared_console
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 DEFAULT_MODEL = "tiny"  # of every recipe that has a model
-JOB_NAME_BYTES = 200  # of a sweep job's folder; file systems allow 255
-START = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9 // 1000:06d}"
-
-
-@dataclass(frozen=True)
-class Composed:
-    """One composed config. tree: resolved, plain containers. raw: with its interpolations, for `plan=true`.
-
-    overrides: as typed. choices: the option taken in each group. job_dir: the folder of a multirun's job, else None.
-    """
-
-    tree: dict[str, Any]
-    raw: DictConfig
-    overrides: list[str]
-    choices: dict[str, str]
-    job_dir: Path | None
-
-
-def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Callable[[], None]]:
-    """Makes `run(composed)` the command `python -m recipes.<name>` with conf/<name>.yaml; `schema` types its tree.
-
-    A UserError is one line on stderr and exit code 2. In a multirun a failing job leaves the others running.
-    """
-
-    def decorate(run: Callable[[Composed], Any]) -> Callable[[], None]:
-        def task(config: DictConfig) -> Any:
-            gc.enable()
-            return run(_composed(config))
-
-        def main() -> None:
-            gc.disable()  # composing makes many objects that stay: looking through them again and again takes a tenth of it
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal without UTF-8
-            escape_shared_console()
-            register_resolvers()
-            if "" not in sys.path:
-                sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
-            try:
-                sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
-                start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(
-                    _guarded(task)
-                )
-                start() if sweep is None else run_sweep(start, sweep)
-            except UserError as error:
-                fail(str(error))
-
-        main.__doc__ = run.__doc__
-        return main
-
-    return decorate
-
-
-def fail(message: str) -> None:
-    """One line on stderr, exit code 2; of several processes of a launch the first one speaks."""
-    if rank() == 0:
-        print(escape_controls(f"error: {message}"), file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
-    """`task` with its errors answered here: Hydra would print its own frames, and stop at a sweep's first one."""
-
-    def run(config: DictConfig) -> Any:
-        job = HydraConfig.get()
-        try:
-            if job.mode == RunMode.MULTIRUN:
-                return run_job(lambda: task(config), job)
-            return task(config)
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-        except Exception as error:
-            if isinstance(error, UserError):
-                fail(str(error))
-            print(escape_controls(traceback.format_exc()), end="", file=sys.stderr)
-            raise SystemExit(1) from None
-
-    return run
-
-
-NAMED_GROUPS = ("model", "data", "rewards", "loss")
-
-
-def _composed(config: DictConfig) -> Composed:
-    job = HydraConfig.get()
-    multirun = job.mode == RunMode.MULTIRUN
-    choices = {str(k): str(v) for k, v in job.runtime.choices.items() if "hydra/" not in str(k)}
-    # An option that does not name itself is called by its file: a run's name, messages and the model card use it.
-    with open_dict(config):
-        for group in NAMED_GROUPS:
-            if group in choices and isinstance(config[group], DictConfig):
-                config[group].setdefault("name", choices[group])
-    return Composed(
-        tree=resolved(config),
-        raw=config,
-        overrides=list(job.overrides.task),
-        choices=choices,
-        job_dir=Path(job.runtime.output_dir) if multirun else None,
-    )
-
-
-def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain containers, every interpolation resolved. Raises UserError naming the key that dangles or is missing."""
-    try:
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
-    except MissingMandatoryValue as error:
-        raise UserError(
-            f"{error.full_key}: missing; type {error.full_key}=VALUE (--help shows examples)"
-        ) from None
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
-
-
-def register_resolvers() -> None:
-    OmegaConf.register_new_resolver(
-        "product", lambda a, b: None if a is None or b is None else a * b, replace=True
-    )
-    OmegaConf.register_new_resolver("start_time", lambda: START, replace=True)
-    OmegaConf.register_new_resolver(
-        "folder_name", lambda overrides: folder_name(overrides, JOB_NAME_BYTES) or "defaults", replace=True
-    )
 
 
 def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[list[str], Path | None]:

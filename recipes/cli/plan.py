@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from recipes.cli import CONF, Composed, parse_override
+from recipes.cli.compose import CONF, Composed
+from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.data.problems import Peek, load_for_plan, peek

@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from recipes.cli import Composed, resolved
-from recipes.overrides import parse_override
+from recipes.cli.compose import Composed, resolved
+from recipes.cli.overrides import parse_override
 from rl.blueprint import reward_set_from
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import read_config

@@ -1,0 +1,82 @@
+"""What makes a function a command: Hydra composes, bad input is answered in one line, a plain tree goes to the recipe."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from recipes.cli.arguments import checked_arguments
+from recipes.cli.compose import CONF, Composed, composed, register_resolvers
+from recipes.cli.sweep import run_job, run_sweep
+from rl.engines.launch import rank
+from rl.errors import UserError
+from rl.terminal import escape_controls, escape_shared_console
+
+
+def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Callable[[], None]]:
+    """Makes `run(composed)` the command `python -m recipes.<name>` with conf/<name>.yaml; `schema` types its tree.
+
+    A UserError is one line on stderr and exit code 2. In a multirun a failing job leaves the others running.
+    """
+
+    def decorate(run: Callable[[Composed], Any]) -> Callable[[], None]:
+        def task(config: DictConfig) -> Any:
+            gc.enable()
+            return run(composed(config))
+
+        def main() -> None:
+            gc.disable()  # composing makes many objects that stay: looking through them again and again takes a tenth of it
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal without UTF-8
+            escape_shared_console()
+            register_resolvers()
+            if "" not in sys.path:
+                sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
+            try:
+                sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
+                start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(
+                    _guarded(task)
+                )
+                start() if sweep is None else run_sweep(start, sweep)
+            except UserError as error:
+                fail(str(error))
+
+        main.__doc__ = run.__doc__
+        return main
+
+    return decorate
+
+
+def fail(message: str) -> None:
+    """One line on stderr, exit code 2; of several processes of a launch the first one speaks."""
+    if rank() == 0:
+        print(escape_controls(f"error: {message}"), file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+    """`task` with its errors answered here: Hydra would print its own frames, and stop at a sweep's first one."""
+
+    def run(config: DictConfig) -> Any:
+        job = HydraConfig.get()
+        try:
+            if job.mode == RunMode.MULTIRUN:
+                return run_job(lambda: task(config), job)
+            return task(config)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except Exception as error:
+            if isinstance(error, UserError):
+                fail(str(error))
+            print(escape_controls(traceback.format_exc()), end="", file=sys.stderr)
+            raise SystemExit(1) from None
+
+    return run
