@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.harness import Contender, Figures, Ratio, compare, rounds_from
-from rewards.grading import Grader, Sample, split_thinking
+from rewards.grading import Grader, Sample, parse_text
 
 SPELLINGS = ("{}", "${}$", "\\${}", "{}円", "{} dollars", "{}\\text{{ apples}}", "{}.00", "{:,}")
 BOMBS = (
@@ -53,7 +53,7 @@ def per_second(grade: Callable[[list[tuple[str, str]]], int], answers: list[tupl
 
 
 def grade_with_ours(answers: list[tuple[str, str]]) -> int:
-    verdicts = Grader().grade([Sample(split_thinking(completion), gold) for completion, gold in answers])
+    verdicts = Grader().grade([Sample(parse_text(completion), gold) for completion, gold in answers])
     return sum(verdict.correct for verdict in verdicts)
 
 
@@ -75,7 +75,7 @@ def batch_with_bombs() -> tuple[float, int]:
         grader.start()
         grader.self_test()
         start = time.perf_counter()
-        verdicts = grader.grade([Sample(split_thinking(completion), gold) for completion, gold in batch])
+        verdicts = grader.grade([Sample(parse_text(completion), gold) for completion, gold in batch])
         seconds = time.perf_counter() - start
     assert [verdict.reason for verdict in verdicts] == expected
     return seconds, expected.count("timeout")

@@ -18,14 +18,14 @@ from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
-from rl.evaluation.base_and_trained import Policies, load_policies
+from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
 from rl.evaluation.measures import Sampled, evaluate
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
 from rl.models.hub import require_model
 from rl.models.loading import context_of, open_renderer
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.rollouts import Problem
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
@@ -98,12 +98,12 @@ def main(composed: Composed) -> None:
         rewards.start()
         _, renderer = open_renderer(config.model, config.renderer)
         prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
-        require_context(config.model, prompts, budgets[-1])
-        policies = load_policies(config.model, renderer, weights, config.device)
+        require_budget_fits(config.model, prompts, budgets[-1])
+        policies = load_base_and_trained(config.model, renderer, weights, config.device)
         rewards.check()
         params = SamplingParams(budgets[-1], config.temperature, renderer.stop_ids, config.seed)
         sampled = {
-            side: sample(policies, side, problems, prompts, config.n, params) for side in policies.models
+            side: answers_of(policies, side, problems, prompts, config.n, params) for side in policies.models
         }
         results = evaluate(sampled, budgets, ks, renderer, rewards)
     setting = {
@@ -120,7 +120,7 @@ def main(composed: Composed) -> None:
     for table in tables(results):
         console.print(table)
     with disk_errors(f"out={config.out}", out):
-        files = write_files(out, setting, results, LABELS[config.language])
+        files = write_files(out, setting, results, WORDS[config.language])
     for name, file in files.items():
         console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
 
@@ -146,7 +146,7 @@ def folder_of(composed: Composed, config: EvaluateConfig) -> Path:
     return made_folder("out", composed.job_dir or config.out)
 
 
-def require_context(model: ModelConfig, prompts: Sequence[Sequence[int]], budget: int) -> None:
+def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], budget: int) -> None:
     """Raises UserError when the longest prompt and the widest budget are more than the model can attend to."""
     context, longest = context_of(model), max(map(len, prompts))
     if context is not None and longest + budget > context:
@@ -156,8 +156,8 @@ def require_context(model: ModelConfig, prompts: Sequence[Sequence[int]], budget
         )
 
 
-def sample(
-    policies: Policies,
+def answers_of(
+    policies: BaseAndTrained,
     side: str,
     problems: Sequence[Problem],
     prompts: Sequence[list[int]],

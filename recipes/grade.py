@@ -14,7 +14,7 @@ from typing import IO, Any, get_args
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
-from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, split_thinking
+from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, parse_text
 from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
 from rl.errors import UserError
 from rl.schema import build
@@ -191,7 +191,7 @@ def grade_rows(rows: Sequence[Row], answer_region: AnswerRegion) -> list[dict[st
         grader.self_test()
         for grader.answer_format in get_args(AnswerFormat):
             chosen = [i for i, row in enumerate(rows) if row.answer_format == grader.answer_format]
-            parsed = [split_thinking(rows[i].completion, rows[i].prefilled_think) for i in chosen]
+            parsed = [parse_text(rows[i].completion, rows[i].prefilled_think) for i in chosen]
             samples = [Sample(p, rows[i].gold or "") for p, i in zip(parsed, chosen, strict=True)]
             verdicts |= zip(chosen, grader.grade(samples), strict=True)
     return [result_of(row, verdicts[i]) for i, row in enumerate(rows)]

@@ -15,10 +15,10 @@ from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner
 from rl.errors import UserError, require
 from rl.models.hub import require_model
-from rl.preflight.check import Preflight, prompts_of, read, sample
+from rl.preflight.check import Preflight, prompts_of, read_budgets, sample_prompts
 from rl.preflight.cost import RunCost, forward_seconds_per_token, run_cost
 from rl.preflight.files import Memory, tables, write_files
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
 from rl.terminal import open_console
@@ -68,17 +68,17 @@ def main(composed: Composed) -> None:
     problems = load(blueprint.data, blueprint.seed)
     out = made_folder("out", composed.job_dir or choices.out)
     with closing(blueprint.rewards):
-        found, cost, memory = measure(choices, blueprint, problems)
+        found, cost, memory = measure_run(choices, blueprint, problems)
     console = open_console()
     for part in tables(found, cost, memory):
         console.print(part)
     with disk_errors(f"out={choices.out}", out):
-        files = write_files(out, found, cost, memory, LABELS[choices.language])
+        files = write_files(out, found, cost, memory, WORDS[choices.language])
     for name, file in files.items():
         console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
 
 
-def measure(
+def measure_run(
     choices: Choices, blueprint: Blueprint, problems: ProblemSet
 ) -> tuple[Preflight, RunCost, Memory | None]:
     """What the budgets do, what the run would take, and the memory of `engine=local`."""
@@ -97,9 +97,11 @@ def measure(
         )
         memory = blueprint.engine.step_memory(blueprint, max(map(len, prompted.prompts)))
         start = time.perf_counter()
-        sampled = sample(blueprint, renderer, engine.sampler, prompted, choices.completions, budgets[-1])
+        sampled = sample_prompts(
+            blueprint, renderer, engine.sampler, prompted, choices.completions, budgets[-1]
+        )
         seconds = time.perf_counter() - start
-        found = read(blueprint, renderer, sampled, budgets)
+        found = read_budgets(blueprint, renderer, sampled, budgets)
         rollouts = sampled.at(found.budget, renderer)
         # Whole groups, about as many rollouts as there are problems: the learner reads a group's prompt once.
         forward = forward_seconds_per_token(cast(Learner, engine.learner), rollouts[: choices.problems])

@@ -29,7 +29,7 @@ from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
-from rl.evaluation.base_and_trained import Policies, load_policies
+from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.loggers.console import mark_boxes
 from rl.models.config import ModelConfig
 from rl.models.hub import require_model
@@ -87,7 +87,7 @@ def main(composed: Composed) -> None:
         require_model(str(config.model.id), config.model.revision)
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
     _, renderer = open_renderer(config.model, config.renderer)
-    policies = load_policies(config.model, renderer, weights, config.device)
+    policies = load_base_and_trained(config.model, renderer, weights, config.device)
     console = open_console()
     with closing(config.rewards):
         for problems in batches or typed(console, config.data):
@@ -173,7 +173,7 @@ class Answers:
     seconds: float
 
 
-def answer(config: SampleConfig, policies: Policies, problems: Sequence[Problem]) -> dict[str, Answers]:
+def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Problem]) -> dict[str, Answers]:
     """One rollout of each problem for each side; graded where the right answers are known."""
     budget, renderer = config.max_tokens, policies.renderer
     params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)

@@ -1,6 +1,6 @@
 """Answer extraction and comparison by one documented policy (docs/grading.md)."""
 
-from rewards.grading.extract import split_thinking
+from rewards.grading.extract import parse_text
 from rewards.grading.grader import AnswerFormat, AnswerRegion, Grader, Reason, Sample, Verdict
 
-__all__ = ["AnswerFormat", "AnswerRegion", "Grader", "Reason", "Sample", "Verdict", "split_thinking"]
+__all__ = ["AnswerFormat", "AnswerRegion", "Grader", "Reason", "Sample", "Verdict", "parse_text"]

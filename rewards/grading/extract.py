@@ -44,7 +44,7 @@ def cut_at_end_of_turn(text: str) -> str:
     return text[: match.start()] if match else text
 
 
-def split_thinking(completion: str, prefilled_think: bool = False) -> Parsed:
+def parse_text(completion: str, prefilled_think: bool = False) -> Parsed:
     """A completion given as text, split at its think tags; an unfinished reasoning leaves no text."""
     raw = cut_at_end_of_turn(completion)
     head, close, text = raw.rpartition("</think>")

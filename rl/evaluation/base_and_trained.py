@@ -24,7 +24,7 @@ SIDES = ("base", "trained")
 
 
 @dataclass(frozen=True)
-class Policies:
+class BaseAndTrained:
     """`base`, and `trained` where there are trained weights. An adapter needs one model in memory, full weights two."""
 
     renderer: Renderer
@@ -49,7 +49,9 @@ class Policies:
         return Sampled(problems, prompts, completions)
 
 
-def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+def load_base_and_trained(
+    model: ModelConfig, renderer: Renderer, weights: Path | None, device: str
+) -> BaseAndTrained:
     """The base `model`, and what was trained from it: an adapter or full weights in the folder `weights`.
 
     Raises UserError for another base, another chat format, or weights that cannot be read.
@@ -68,7 +70,7 @@ def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, 
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
         adapted = load_adapter(weights, model.source, where, dtype)
         base = adapted.get_base_model()
-        return Policies(
+        return BaseAndTrained(
             renderer,
             models=dict.fromkeys(SIDES, base),
             contexts={"base": adapted.disable_adapter, "trained": nullcontext},
@@ -84,7 +86,7 @@ def load_policies(model: ModelConfig, renderer: Renderer, weights: Path | None, 
         facts = {"base": model.source, "fingerprint": base_fingerprint(models["base"])}
         require_base(weights, facts, "give the model that it was trained from, model.path=FOLDER")
     models = {side: each.to(where).eval() for side, each in models.items()}
-    return Policies(renderer, models, dict.fromkeys(models, nullcontext))
+    return BaseAndTrained(renderer, models, dict.fromkeys(models, nullcontext))
 
 
 def read_config(weights: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from rl.evaluation.measures import ALL, CHANGE, Result
-from rl.report.style import MARKERS, Colors, Labels, save_themed
+from rl.report.style import MARKERS, Colors, Words, save_themed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ def cell(result: Result, name: str, layout: str) -> str:
     return layout.format(f"{value:{sign}.{digits + 1}f}", interval)
 
 
-def write_files(folder: Path, setting: Setting, results: Results, labels: Labels) -> dict[str, Path]:
+def write_files(folder: Path, setting: Setting, results: Results, words: Words) -> dict[str, Path]:
     """Writes the files into `folder`, in place of an earlier evaluation's, and returns them by what they are.
 
     The same setting and results give the same bytes.
@@ -91,7 +91,7 @@ def write_files(folder: Path, setting: Setting, results: Results, labels: Labels
         json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
     )
     text.write_text(markdown(setting, results), encoding="utf-8")
-    pictures = save_themed(folder, "budgets", lambda colors: draw_budgets(results, colors, labels))
+    pictures = save_themed(folder, "budgets", lambda colors: draw_budgets(results, colors, words))
     return {"numbers": numbers, "tables": text, "picture": pictures["light"]}
 
 
@@ -148,7 +148,7 @@ def _lines(results: Results) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (heading, ["---"] * len(heading), *rows)]
 
 
-def draw_budgets(results: Results, colors: Colors, labels: Labels) -> Figure:
+def draw_budgets(results: Results, colors: Colors, words: Words) -> Figure:
     """Accuracy, truncation and tokens per correct answer against the budget, one line a policy, over all problems."""
     from matplotlib.figure import Figure
 
@@ -156,11 +156,11 @@ def draw_budgets(results: Results, colors: Colors, labels: Labels) -> Figure:
     shown = [each for each in results if each.part == ALL and each.policy != CHANGE]
     names = [name for name in PLOTTED if name in shown[0].estimates]
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        _panel(axes, shown, name, colors, labels)
+        _panel(axes, shown, name, colors, words)
     return figure
 
 
-def _panel(axes: Axes, results: Results, name: str, colors: Colors, labels: Labels) -> None:
+def _panel(axes: Axes, results: Results, name: str, colors: Colors, words: Words) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     for policy, color, marker in zip(dict.fromkeys(r.policy for r in results), colors, MARKERS, strict=False):
@@ -177,7 +177,7 @@ def _panel(axes: Axes, results: Results, name: str, colors: Colors, labels: Labe
             marker=marker,
             markersize=5,
             capsize=3,
-            label=labels[policy],
+            label=words[policy],
         )
     budgets = sorted({r.budget for r in results})
     axes.set_xscale("log", base=2)
@@ -192,6 +192,6 @@ def _panel(axes: Axes, results: Results, name: str, colors: Colors, labels: Labe
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
     axes.set_title(f"{name}\n", loc="left", fontsize=11, fontfamily="DejaVu Sans", fontweight="bold")
-    axes.text(0, 1.03, labels[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
-    axes.set_xlabel(labels["budget"], fontsize=8.5)
+    axes.text(0, 1.03, words[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
+    axes.set_xlabel(words["budget"], fontsize=8.5)
     axes.legend(loc="best", frameon=False, fontsize=8)

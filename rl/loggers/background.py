@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl.errors import one_line
-from rl.loggers.base import Logger, Metrics, RunInfo, Sample
+from rl.loggers.base import Logger, Metrics, RunInfo, SampleRow
 from rl.loggers.jsonl import JSONL
 
 log = logging.getLogger("tanka")
@@ -36,7 +36,7 @@ class Loggers(Logger):
         for worker in self.workers:
             worker.send("log", step, dict(metrics))
 
-    def samples(self, step: int, rows: Sequence[Sample]) -> None:
+    def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         self.record.samples(step, rows)
         for worker in self.workers:
             worker.send("samples", step, list(rows))

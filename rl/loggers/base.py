@@ -15,7 +15,7 @@ from typing import Any
 log = logging.getLogger("tanka")
 
 Metrics = Mapping[str, float]
-Sample = Mapping[str, Any]  # one line of samples.jsonl
+SampleRow = Mapping[str, Any]  # one line of samples.jsonl
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Logger:
     def log(self, step: int, metrics: Metrics) -> None:
         """One step's metrics by name (see docs of rl/metrics.py); values may be NaN or infinite."""
 
-    def samples(self, step: int, rows: Sequence[Sample]) -> None:
+    def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         """Some of the step's rollouts, graded; each row is one line of samples.jsonl without its step."""
 
     def evaluation(self, step: int, row: Mapping[str, Any]) -> None:

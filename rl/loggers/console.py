@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rl.boxes import split_boxes
-from rl.loggers.base import Logger, Metrics, RunInfo, Sample
+from rl.loggers.base import Logger, Metrics, RunInfo, SampleRow
 from rl.report.summary import LAST_STEPS, MAIN_METRICS, Rows, format_value, series, summarize
 from rl.storage.jsonl import read_jsonl
 from rl.terminal import EscapingFormatter
@@ -100,7 +100,7 @@ class Console(Logger):
             for line in plain_lines(step, self.run.total_steps, metrics):
                 rich.get_console().print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def samples(self, step: int, rows: Sequence[Sample]) -> None:
+    def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         if self.live and rows:
             row = rows[self.samples_seen % len(rows)]  # so that each language gets its turn
             self.sample = sample_panel(step, row)
@@ -164,7 +164,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(SPARKS[int((value - low) / (high - low) * (len(SPARKS) - 1) + 0.5)] for value in picked)
 
 
-def sample_panel(step: int, sample: Sample) -> Panel:
+def sample_panel(step: int, sample: SampleRow) -> Panel:
     """A graded completion: question, the end of its thinking, its answer with the box marked, or the cut."""
     cut = sample["ended"] == "length"
     question = Text(sample["question"].strip(), style="bold")

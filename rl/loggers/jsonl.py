@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl.loggers.base import Logger, Metrics, RunInfo, Sample
+from rl.loggers.base import Logger, Metrics, RunInfo, SampleRow
 from rl.storage.jsonl import continue_jsonl, write_row
 
 
@@ -22,7 +22,7 @@ class JSONL(Logger):
         write_row(self.metrics_file, {"step": step, **metrics})
         self.metrics_file.flush()
 
-    def samples(self, step: int, rows: Sequence[Sample]) -> None:
+    def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         for row in rows:
             write_row(self.samples_file, {"step": step, **row})
         self.samples_file.flush()

@@ -9,7 +9,7 @@ from rl.report.pages import language_of
 from rl.report.plots import pictures
 from rl.report.run import before_and_after, read_samples
 from rl.report.style import render, style
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 
 # A column of the table -> what stands in it, of a line of samples.jsonl.
@@ -32,7 +32,7 @@ def run_media(run_dir: Path) -> dict[str, Any]:
     with style("light") as colors:
         figures = {
             name: draw(colors)
-            for name, draw in pictures(rows, evaluations, LABELS[language_of(run_dir)]).items()
+            for name, draw in pictures(rows, evaluations, WORDS[language_of(run_dir)]).items()
         }
         images = {name: wandb.Image(render(figure)) for name, figure in figures.items() if figure is not None}
     pairs, _ = before_and_after(read_samples(run_dir))

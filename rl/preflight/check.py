@@ -113,9 +113,9 @@ def before_training(run: Run) -> None:
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)
     budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if b <= max(budget, room)]
-    sampled = sample(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
+    sampled = sample_prompts(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
     try:
-        found = read(blueprint, run.renderer, sampled, budgets)
+        found = read_budgets(blueprint, run.renderer, sampled, budgets)
     except NotFinite as error:  # as in a step, which then moves no weights
         log.warning("preflight: %s", error)
         return
@@ -147,7 +147,7 @@ def prompts_of(blueprint: Blueprint, problems: ProblemSet, renderer: Renderer, c
     return Prompted(first, [renderer.prompt(problems.messages(problem)) for problem in first])
 
 
-def sample(
+def sample_prompts(
     blueprint: Blueprint,
     renderer: Renderer,
     sampler: Sampler,
@@ -170,7 +170,9 @@ def sample(
     )
 
 
-def read(blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]) -> Preflight:
+def read_budgets(
+    blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]
+) -> Preflight:
     """What the completions say about the budgets, in rising order up to the one that they were sampled with."""
     n = max(map(len, sampled.completions))
     baseline = baseline_of(blueprint, n)

@@ -15,7 +15,7 @@ from rl.evaluation.statistics import Estimate
 from rl.preflight.check import Preflight
 from rl.preflight.cost import RunCost
 from rl.preflight.learning_signal import ENOUGH
-from rl.report.style import MARKERS, Colors, Labels, save_themed
+from rl.report.style import MARKERS, Colors, Words, save_themed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +121,7 @@ def gib(size: float) -> str:
 
 
 def write_files(
-    folder: Path, found: Preflight, cost: RunCost, memory: Memory | None, labels: Labels
+    folder: Path, found: Preflight, cost: RunCost, memory: Memory | None, words: Words
 ) -> dict[str, Path]:
     """Writes the files into `folder`, in place of an earlier preflight's, and returns them by what they are."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,11 +129,11 @@ def write_files(
     document = {**found.to_json(), "estimate": cost.to_json(), "memory_bytes": memory}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     numbers.write_text(f"{text}\n", encoding="utf-8")
-    pictures = save_themed(folder, "preflight", lambda colors: draw(found, colors, labels))
+    pictures = save_themed(folder, "preflight", lambda colors: draw(found, colors, words))
     return {"numbers": numbers, "picture": pictures["light"]}
 
 
-def draw(found: Preflight, colors: Colors, labels: Labels) -> Figure:
+def draw(found: Preflight, colors: Colors, words: Words) -> Figure:
     """What the budgets cut, and what they teach, with intervals; the run's own budget is the dashed line."""
     from matplotlib.figure import Figure
 
@@ -143,25 +143,25 @@ def draw(found: Preflight, colors: Colors, labels: Labels) -> Figure:
             if name not in found.readings[found.budget]:
                 continue
             index = list(COLUMNS).index(name)
-            _line(axes, found, name, colors[index], MARKERS[index], labels)
+            _line(axes, found, name, colors[index], MARKERS[index], words)
         budgets = list(found.readings)
-        axes.axvline(found.budget, linestyle="--", linewidth=1, color=colors[6], label=labels["own_budget"])
+        axes.axvline(found.budget, linestyle="--", linewidth=1, color=colors[6], label=words["own_budget"])
         axes.set_xscale("log", base=2)
         axes.set_xticks(budgets, map(str, budgets))
         axes.minorticks_off()
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, -0.03), max(high, 1.03))
-        axes.set_title(labels[panel], loc="left", fontsize=11)
-        axes.set_xlabel(labels["budget"], fontsize=8.5)
+        axes.set_title(words[panel], loc="left", fontsize=11)
+        axes.set_xlabel(words["budget"], fontsize=8.5)
         axes.legend(loc="best", frameon=False, fontsize=8)
     return figure
 
 
-def _line(axes: Axes, found: Preflight, name: str, color: str, marker: str, labels: Labels) -> None:
+def _line(axes: Axes, found: Preflight, name: str, color: str, marker: str, words: Words) -> None:
     budgets = list(found.readings)
     values, lows, highs = zip(*(reading[name] for reading in found.readings.values()), strict=True)
-    words = {"signal": found.baseline.label, "reward": "reward_total"}
-    meaning = labels[words.get(name, name)].format(size=found.baseline.size)
+    keys = {"signal": found.baseline.label, "reward": "reward_total"}
+    meaning = words[keys.get(name, name)].format(size=found.baseline.size)
     axes.plot(
         budgets, values, color=color, marker=marker, markersize=5, linewidth=1.8, label=f"{name}: {meaning}"
     )

@@ -13,7 +13,7 @@ import yaml
 from rl.boxes import split_boxes
 from rl.errors import UserError
 from rl.report.style import Themed
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 
 Language = Literal["en", "ja"]
 
@@ -25,13 +25,13 @@ def language_of(run_dir: Path) -> Language:
         language = config["report"]["language"]
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
         return "en"
-    return language if language in LABELS else "en"
+    return language if language in WORDS else "en"
 
 
 def write_page(
     path: Path, template: str, language: Language, pictures: Mapping[str, Themed], **values: Any
 ) -> Path:
-    """Renders a template of rl/report/templates/ with the language's labels and the pictures as data URLs; returns `path`."""
+    """Renders a template of rl/report/templates/ with the language's words and the pictures as data URLs; returns `path`."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -42,7 +42,7 @@ def write_page(
         name: {theme: _data_url(file) for theme, file in files.items()} for name, files in pictures.items()
     }
     page = environment.get_template(template).render(
-        labels=LABELS[language], language=language, plots=embedded, **values
+        words=WORDS[language], language=language, plots=embedded, **values
     )
     path.write_text(page, encoding="utf-8", errors="replace")
     return path

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl.report.style import Colors, Labels, Themed, save_themed
+from rl.report.style import Colors, Themed, Words, save_themed
 from rl.report.summary import MAIN_METRICS, Rows, measured, series
 
 if TYPE_CHECKING:
@@ -26,73 +26,73 @@ EVALUATED = {
 OUTCOMES = ("by_group/frac_all_good", "by_group/frac_mixed", "by_group/frac_all_bad")
 
 
-def save_plots(rows: Rows, evaluations: Rows, folder: Path, labels: Labels) -> dict[str, Themed]:
+def save_plots(rows: Rows, evaluations: Rows, folder: Path, words: Words) -> dict[str, Themed]:
     """Draws every picture the rows of metrics.jsonl and evaluations.jsonl have numbers for.
 
     Returns {"curves" | "groups" | "reasons": {"light" | "dark": PNG}}.
     """
-    draws = pictures(rows, evaluations, labels)
+    draws = pictures(rows, evaluations, words)
     saved = {name: save_themed(folder, name, draw) for name, draw in draws.items()}
     return {name: files for name, files in saved.items() if files}
 
 
-def pictures(rows: Rows, evaluations: Rows, labels: Labels) -> dict[str, Callable[[Colors], Figure | None]]:
+def pictures(rows: Rows, evaluations: Rows, words: Words) -> dict[str, Callable[[Colors], Figure | None]]:
     """How each picture of a run is drawn; to be called inside `plot_style.style`."""
     return {
-        "curves": partial(draw_curves, rows, evaluations, labels=labels),
-        "groups": partial(draw_groups, rows, labels=labels),
-        "reasons": partial(draw_reasons, rows, labels=labels),
+        "curves": partial(draw_curves, rows, evaluations, words=words),
+        "groups": partial(draw_groups, rows, words=words),
+        "reasons": partial(draw_reasons, rows, words=words),
     }
 
 
-def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, labels: Labels) -> Figure:
+def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, words: Words) -> Figure:
     """Eight small curves, in the order in which a run is judged, with what the test problems said."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     for axes, name in zip(figure.subplots(2, 4).flat, MAIN_METRICS, strict=True):
-        _curve(axes, rows, name, colors, labels)
-        _evaluated(axes, rows, evaluations, name, colors[2], labels)
+        _curve(axes, rows, name, colors, words)
+        _evaluated(axes, rows, evaluations, name, colors[2], words)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", frameon=False, fontsize=8)
     return figure
 
 
-def draw_groups(rows: Rows, colors: Colors, labels: Labels) -> Figure | None:
+def draw_groups(rows: Rows, colors: Colors, words: Words) -> Figure | None:
     """Shares of groups all good, mixed, all bad: only the mixed ones teach a group-relative loss anything."""
-    return _stack(rows, OUTCOMES, colors, labels)
+    return _stack(rows, OUTCOMES, colors, words)
 
 
-def draw_reasons(rows: Rows, colors: Colors, labels: Labels) -> Figure | None:
+def draw_reasons(rows: Rows, colors: Colors, words: Words) -> Figure | None:
     """Shares of rollouts that scored 0 by reason; reasons that never occur are left out."""
     reasons = [name for name in rows[0] if name.startswith("grade/") and name != "grade/correct"]
     names = [name for name in reasons if any(series(rows, name)[1])]
-    return _stack(rows, names, colors, labels)
+    return _stack(rows, names, colors, words)
 
 
-def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, labels: Labels) -> None:
+def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, words: Words) -> None:
     """One metric over the steps; the lengths also with their median to 90 % band and the budget in force."""
     steps, values = series(rows, name)
     axes.plot(steps, values, color=colors[0], linewidth=1.8, marker="o" if len(steps) == 1 else "")
     if name == "tokens/mean":
         steps, p50 = series(rows, "tokens/p50")
         _, p90 = series(rows, "tokens/p90")
-        axes.fill_between(steps, p50, p90, color=colors[1], alpha=0.3, linewidth=0, label=labels["band"])
+        axes.fill_between(steps, p50, p90, color=colors[1], alpha=0.3, linewidth=0, label=words["band"])
         steps, budget = series(rows, "budget")
         if budget:
-            axes.plot(steps, budget, ":", color=colors[5], drawstyle="steps-mid", label=labels["budget"])
+            axes.plot(steps, budget, ":", color=colors[5], drawstyle="steps-mid", label=words["budget"])
     if name in SHARES:
         axes.set_ylim(min([0, *values]) - 0.02, max([1, *values]) + 0.02)
     if name == "learning_rate":
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:.1e}")
     axes.set_title(f"{name}\n", loc="left", fontsize=11, fontfamily="DejaVu Sans", fontweight="bold")
-    axes.text(0, 1.03, labels[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
-    axes.set_xlabel(labels["step"], fontsize=8.5)
+    axes.text(0, 1.03, words[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
+    axes.set_xlabel(words["step"], fontsize=8.5)
     axes.locator_params(axis="x", integer=True)
 
 
-def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str, labels: Labels) -> None:
+def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str, words: Words) -> None:
     """What the test problems said of one metric, with its 95 % intervals where it was measured with them."""
     points = [(row["step"], measured(row, EVALUATED.get(name, ""))) for row in evaluations]
     known = [(step, estimate) for step, estimate in points if estimate is not None]
@@ -102,10 +102,10 @@ def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str,
     else:
         steps, values = series(rows, f"eval/{name}")
     if values:
-        axes.plot(steps, values, "s--", color=color, markersize=4, linewidth=1.2, label=labels["eval"])
+        axes.plot(steps, values, "s--", color=color, markersize=4, linewidth=1.2, label=words["eval"])
 
 
-def _stack(rows: Rows, names: Sequence[str], colors: Colors, labels: Labels) -> Figure | None:
+def _stack(rows: Rows, names: Sequence[str], colors: Colors, words: Words) -> Figure | None:
     from matplotlib.figure import Figure
 
     complete = [row for row in rows if all(row.get(name) is not None for name in names)]
@@ -115,14 +115,14 @@ def _stack(rows: Rows, names: Sequence[str], colors: Colors, labels: Labels) -> 
     axes = figure.subplots()
     steps = [row["step"] for row in complete]
     heights = [[row[name] for row in complete] for name in names]
-    shown = [labels.get(name, name.removeprefix("grade/")) for name in names]
+    shown = [words.get(name, name.removeprefix("grade/")) for name in names]
     areas = axes.stackplot(steps, heights, labels=shown, colors=colors[: len(names)], step="mid")
     for area in areas:
         area.set_edgecolor(axes.get_facecolor())  # a line between neighbours, for eyes that see no hue
         area.set_linewidth(1)
     axes.set_ylim(0, 1)
     axes.margins(x=0)
-    axes.set_xlabel(labels["step"])
+    axes.set_xlabel(words["step"])
     axes.locator_params(axis="x", integer=True)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, reverse=True)
     return figure

@@ -11,7 +11,7 @@ from rl.errors import UserError
 from rl.report.pages import Language, language_of, require_room, write_csv, write_page
 from rl.report.plots import save_plots
 from rl.report.summary import LAST_STEPS, Rows, format_estimate, measured, summarize
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 
 PAIRS = 4  # problems shown before and after
@@ -54,7 +54,7 @@ def write_report(run_dir: Path, language: Language | None = None) -> Path:
         run_dir / "report.html",
         "report.html.j2",
         language,
-        save_plots(rows, evaluations, run_dir / "report", LABELS[language]),
+        save_plots(rows, evaluations, run_dir / "report", WORDS[language]),
         name=run_dir.resolve().name,
         status=status.get("state", ""),
         steps=rows[-1]["step"],

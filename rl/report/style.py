@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-Labels = Mapping[str, str]  # what to write beside or instead of a name: one language of rl/report/words.py
+Words = Mapping[str, str]  # what to write beside or instead of a name: one language of rl/report/words.py
 Colors = Sequence[str]
 Themed = dict[str, Path]  # {"light": PNG, "dark": PNG}
 

@@ -15,7 +15,7 @@ from rl.report.style import save_themed
 from rl.report.summary import format_estimate
 from rl.report.sweep import BUDGET, MEASURES, Job, Measured, read_sweep, varied
 from rl.report.sweep_plots import draw_sweep
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 
 
 def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
@@ -30,7 +30,7 @@ def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
     require_room(folder, "sweep.csv")
     language = language or language_of(jobs[0].folder)
     write_csv([row_of(job, varied(jobs)) for job in jobs], folder / "sweep.csv")
-    draw = partial(draw_sweep, jobs, labels=LABELS[language])
+    draw = partial(draw_sweep, jobs, words=WORDS[language])
     return write_page(
         folder / "report.html",
         "sweep.html.j2",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rl.evaluation.statistics import Estimate
-from rl.report.style import MARKERS, Colors, Labels
+from rl.report.style import MARKERS, Colors, Words
 from rl.report.sweep import BUDGET, MEASURES, Job, lines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FEW = 10  # values of the horizontal axis that are all written at it
 Point = tuple[float, Estimate]
 
 
-def draw_sweep(jobs: Sequence[Job], colors: Colors, labels: Labels) -> Figure | None:
+def draw_sweep(jobs: Sequence[Job], colors: Colors, words: Words) -> Figure | None:
     """Accuracy, truncation and tokens per correct answer of the finished jobs; None when none has finished."""
     from matplotlib.figure import Figure
 
@@ -45,12 +45,12 @@ def draw_sweep(jobs: Sequence[Job], colors: Colors, labels: Labels) -> Figure | 
                 style = {**PHASES[phase], **look} | ({"linestyle": "none"} if cloud else {})
                 _line(axes, points, style)
                 shown += points
-        _scale(axes, name, shown, labels)
+        _scale(axes, name, shown, words)
         _ticks(axes, axis, sorted({x for line in found.values() for x, _ in line}))
-        axes.set_xlabel(labels["budget"] if axis == BUDGET else axis, fontsize=8.5)
+        axes.set_xlabel(words["budget"] if axis == BUDGET else axis, fontsize=8.5)
         axes.set_title(f"{name}\n", loc="left", fontsize=11, fontfamily="DejaVu Sans", fontweight="bold")
-        axes.text(0, 1.02, labels[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
-    _legend(figure, dict(zip(found, looks, strict=False)), labels)
+        axes.text(0, 1.02, words[name], transform=axes.transAxes, fontsize=8.5, alpha=0.75)
+    _legend(figure, dict(zip(found, looks, strict=False)), words)
     return figure
 
 
@@ -68,7 +68,7 @@ def _line(axes: Axes, points: Sequence[Point], style: dict[str, Any]) -> None:
     )
 
 
-def _scale(axes: Axes, name: str, points: Sequence[Point], labels: Labels) -> None:
+def _scale(axes: Axes, name: str, points: Sequence[Point], words: Words) -> None:
     """Shares from 0 to 1; tokens on a logarithmic scale, since training changes them many times over."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -83,7 +83,7 @@ def _scale(axes: Axes, name: str, points: Sequence[Point], labels: Labels) -> No
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, labels["none_correct"], transform=axes.transAxes, ha="center", alpha=0.75)
+        axes.text(0.5, 0.5, words["none_correct"], transform=axes.transAxes, ha="center", alpha=0.75)
 
 
 def _ticks(axes: Axes, axis: str, values: Sequence[float]) -> None:
@@ -95,13 +95,13 @@ def _ticks(axes: Axes, axis: str, values: Sequence[float]) -> None:
         axes.minorticks_off()
 
 
-def _legend(figure: Figure, looks: dict[str, dict[str, str]], labels: Labels) -> None:
+def _legend(figure: Figure, looks: dict[str, dict[str, str]], words: Words) -> None:
     """One entry for each line, where there are several, and one for each phase."""
     from matplotlib import rcParams
     from matplotlib.lines import Line2D
 
     each: dict[str, dict[str, Any]] = dict(looks) if len(looks) > 1 else {}
     phase_look = {"color": rcParams["text.color"], "marker": "o"} if each else next(iter(looks.values()))
-    each |= {labels[phase]: {**style, **phase_look} for phase, style in PHASES.items()}
+    each |= {words[phase]: {**style, **phase_look} for phase, style in PHASES.items()}
     entries = [Line2D([], [], label=label, **look) for label, look in each.items()]
     figure.legend(handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9)

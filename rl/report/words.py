@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LABELS = {
+WORDS = {
     "en": {
         "reward_total": "mean weighted reward",
         "reward_correct": "share of correct answers",

@@ -33,7 +33,7 @@ class Answer:
         return (0.9 * self.correct + 0.1 * self.boxed) if self.length <= budget else 0.0
 
 
-def measure(
+def measure_answers(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, config: TinyConfig, language: Language
 ) -> list[Answer]:
     """One answer at temperature 1 to each of `config.held_out` test problems in `language`."""
@@ -68,7 +68,7 @@ def card(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, config: TinyConfig, seconds: float
 ) -> str:
     """The README.md of the model: what it is, how it was made, the measured figures, what it cannot do."""
-    answers = {language: measure(model, tokenizer, config, language) for language in LANGUAGES}
+    answers = {language: measure_answers(model, tokenizer, config, language) for language in LANGUAGES}
     settings = " ".join(
         f"{key}={value}" for key, value in asdict(config).items() if key not in ("out", "suffix")
     )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewards.grading import Grader, Sample, Verdict, split_thinking
+from rewards.grading import Grader, Sample, Verdict, parse_text
 from rewards.grading.golds import GoldError, canonical_raw_gold
 
 DATA = Path(__file__).parents[1] / "data"
@@ -35,9 +35,7 @@ def grade_all(cases: list[dict[str, Any]], singly: bool = False) -> dict[str, Ve
     with Grader(workers=1) as grader:
         for grader.answer_format in ("boxed", "think_answer"):
             chosen = [c for c in cases if c["format_spec"] == grader.answer_format and c["gold"] is not None]
-            samples = [
-                Sample(split_thinking(c["completion"], c["prefilled_think"]), c["gold"]) for c in chosen
-            ]
+            samples = [Sample(parse_text(c["completion"], c["prefilled_think"]), c["gold"]) for c in chosen]
             batches = [[sample] for sample in samples] if singly else [samples]
             found = [verdict for batch in batches for verdict in grader.grade(batch)]
             verdicts |= {case["id"]: verdict for case, verdict in zip(chosen, found, strict=True)}

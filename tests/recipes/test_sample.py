@@ -60,7 +60,7 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
 
     from recipes.sample import question
     from rl.engines.base import SamplingParams
-    from rl.evaluation.base_and_trained import load_policies
+    from rl.evaluation.base_and_trained import load_base_and_trained
     from rl.models.adapters import load_adapter
     from rl.models.export import find_weights, is_adapter
     from rl.models.loading import open_renderer
@@ -72,7 +72,7 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     problem = question("りんごが3個あります。", blueprint.data, "3")
     assert problem.language == "ja"
     _, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    policies = load_policies(blueprint.model, renderer, weights, "cpu")
+    policies = load_base_and_trained(blueprint.model, renderer, weights, "cpu")
     params = SamplingParams(max_tokens=10, temperature=0.0, stop_ids=renderer.stop_ids, seed=0)
     prompts = [renderer.prompt(blueprint.data.messages(problem))]
     answers = {side: policies.sample(side, [problem], prompts, 1, params).at(10, renderer) for side in SIDES}

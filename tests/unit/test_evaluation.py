@@ -14,7 +14,7 @@ from rewards.grading import Grader, Verdict
 from rewards.grading.votes import RIGHT, votes_of
 from rewards.reward_set import RewardSet
 from rl.engines.base import SamplingParams
-from rl.evaluation.base_and_trained import load_policies
+from rl.evaluation.base_and_trained import load_base_and_trained
 from rl.evaluation.files import cell, markdown, write_files
 from rl.evaluation.measures import (
     ALL,
@@ -30,7 +30,7 @@ from rl.evaluation.measures import (
 from rl.evaluation.statistics import Estimate, estimate, wilson
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of, open_renderer
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.rollouts import Completion, Parsed, Problem, Rollout
 from rl.tiny.word_problems import generate
 
@@ -211,7 +211,7 @@ TINY = ModelConfig(
 def tiny():
     """A function (n, max_tokens, temperature, seed) -> what the embedded model samples for 24 test problems."""
     _, renderer = open_renderer(TINY, RendererConfig())
-    policies = load_policies(TINY, renderer, None, "cpu")
+    policies = load_base_and_trained(TINY, renderer, None, "cpu")
     problems = generate("test", 24, 0, "both")
     prompts = [renderer.prompt([{"role": "user", "content": problem.question}]) for problem in problems]
 
@@ -277,7 +277,7 @@ def test_files_are_strict_and_the_same_again(tmp_path: Path) -> None:
         result("base", math.nan, math.nan, math.nan, budget=16),
         result("base", 80, 20, math.inf, budget=128),
     ]
-    files = write_files(tmp_path / "a", setting, results, LABELS["en"])
+    files = write_files(tmp_path / "a", setting, results, WORDS["en"])
     rows = json.loads(files["numbers"].read_text(), parse_constant=pytest.fail)["results"]
     assert [(row["budget"], row["part"], row["accuracy"]) for row in rows] == [
         (64, "all", [0.5, 0.25, 0.75]),
@@ -285,11 +285,11 @@ def test_files_are_strict_and_the_same_again(tmp_path: Path) -> None:
         (16, "all", [None, None, None]),
         (128, "all", [80, 20, None]),
     ]
-    write_files(tmp_path / "b", setting, results, LABELS["en"])
+    write_files(tmp_path / "b", setting, results, WORDS["en"])
     names = ["budgets-dark.png", "budgets-light.png", "evaluation.json", "evaluation.md"]
     assert sorted(file.name for file in (tmp_path / "a").iterdir()) == names
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    write_files(tmp_path / "c", setting, results[1:3], LABELS["en"])  # nothing to draw but empty axes
+    write_files(tmp_path / "c", setting, results[1:3], WORDS["en"])  # nothing to draw but empty axes
     page = markdown(setting, results)
     assert "| language=ja | 7 | 64 | base | 0.500 (0.25…0.75) |" in page and page.startswith("# tiny\n")

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rewards.grading import Grader, Sample, Verdict, split_thinking
+from rewards.grading import Grader, Sample, Verdict, parse_text
 from rewards.grading import grader as grader_module
 from rewards.grading import pool as pool_module
 from rl.errors import UserError
@@ -42,7 +42,7 @@ def verdicts() -> dict[str, Verdict]:
 
 
 def grade(grader: Grader, answer: str, gold: str) -> Verdict:
-    return grader.grade([Sample(split_thinking(f"\\boxed{{{answer}}}"), gold)])[0]
+    return grader.grade([Sample(parse_text(f"\\boxed{{{answer}}}"), gold)])[0]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_concurrent_threads_share_a_grader(grader):
 
 def test_expected_samples_are_compared_before_they_are_graded(grader, monkeypatch):
     pairs = [(f"\\sqrt{{{n * n * 2}}}", f"{n}\\sqrt{{2}}") for n in range(2, 12)]
-    samples = [Sample(split_thinking(f"\\boxed{{{answer}}}"), gold) for answer, gold in pairs]
+    samples = [Sample(parse_text(f"\\boxed{{{answer}}}"), gold) for answer, gold in pairs]
     for sample in samples:
         grader.expect([sample])
     expected = grader._pool._expected
@@ -123,7 +123,7 @@ def test_expected_samples_are_compared_before_they_are_graded(grader, monkeypatc
 
 def test_samples_that_never_come_do_not_delay_the_end():
     grader = Grader()
-    bomb = Sample(split_thinking("\\boxed{\\sqrt{12}}"), "x+1")
+    bomb = Sample(parse_text("\\boxed{\\sqrt{12}}"), "x+1")
     grader.expect([Sample(bomb.parsed, f"x+{n}") for n in range(2000)])
     grader.close()
     assert grader.grade([Sample(bomb.parsed, "x+1999")])[0].reason == "wrong"
@@ -190,10 +190,10 @@ def test_our_own_mistake_is_an_error_of_one_sample(grader, monkeypatch):
 
 
 def test_regions():
-    thought = split_thinking("<think>so \\boxed{18}, wait")
+    thought = parse_text("<think>so \\boxed{18}, wait")
     assert Grader(answer_region="after_thinking").grade([Sample(thought, "18")])[0].reason == "no_box"
     assert Grader(answer_region="anywhere").grade([Sample(thought, "18")])[0].correct
-    both = split_thinking("<think>\\boxed{7}</think>\\boxed{18}")
+    both = parse_text("<think>\\boxed{7}</think>\\boxed{18}")
     assert Grader(answer_region="anywhere").grade([Sample(both, "18")])[0].correct
 
 
@@ -217,14 +217,14 @@ def test_self_test_forgives_a_busy_machine(grader, monkeypatch):
 
 
 def test_split_thinking():
-    parsed = split_thinking("<think>\nso\n</think>\n\\boxed{1}<|im_end|>rest")
+    parsed = parse_text("<think>\nso\n</think>\n\\boxed{1}<|im_end|>rest")
     assert (parsed.thinking, parsed.text, parsed.raw) == (
         "so",
         "\n\\boxed{1}",
         "<think>\nso\n</think>\n\\boxed{1}",
     )
-    assert split_thinking("so</think>ok", prefilled_think=True).thinking == "so"
-    assert split_thinking("so", prefilled_think=True).text == ""
+    assert parse_text("so</think>ok", prefilled_think=True).thinking == "so"
+    assert parse_text("so", prefilled_think=True).text == ""
 
 
 # -- properties --------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def graders(grader):
 
 def _never_raises_never_hangs(graders, completion, gold, prefilled):
     for grader in graders:
-        (verdict,) = grader.grade([Sample(split_thinking(completion, prefilled), gold)])
+        (verdict,) = grader.grade([Sample(parse_text(completion, prefilled), gold)])
         assert verdict.seconds <= 1.0
         assert verdict.reason != "error"
         assert verdict.correct == (verdict.reason == "correct")
@@ -321,7 +321,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="fi
 def test_killed_workers_lose_no_verdict(grader):
     golds = [f"{n}\\sqrt{{{p}}}" for n in range(2, 42) for p in (2, 3, 5)]
     answers = [f"\\sqrt{{{n * n * p}}}" for n in range(2, 42) for p in (2, 3, 5)]
-    samples = [Sample(split_thinking(f"\\boxed{{{a}}}"), g) for a, g in zip(answers, golds, strict=True)]
+    samples = [Sample(parse_text(f"\\boxed{{{a}}}"), g) for a, g in zip(answers, golds, strict=True)]
     killed = []
 
     def killer():
@@ -348,7 +348,7 @@ def test_killed_workers_lose_no_verdict(grader):
 def test_workers_end_with_their_parent():
     script = (
         "import time; from rewards.grading import *\n"
-        "g = Grader(workers=1); g.grade([Sample(split_thinking(r'\\boxed{\\sqrt{12}}'), r'2\\sqrt{3}')])\n"
+        "g = Grader(workers=1); g.grade([Sample(parse_text(r'\\boxed{\\sqrt{12}}'), r'2\\sqrt{3}')])\n"
         "print('up', flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -384,7 +384,7 @@ def test_a_batch_with_bombs(grader):
             )
         else:
             batch.append((f"{n:,}円", str(n + n % 2), "correct" if n % 2 == 0 else "wrong"))
-    samples = [Sample(split_thinking(f"I think: \\boxed{{{answer}}}"), gold) for answer, gold, _ in batch]
+    samples = [Sample(parse_text(f"I think: \\boxed{{{answer}}}"), gold) for answer, gold, _ in batch]
     assert grade(grader, "\\sqrt{12}", "2\\sqrt{3}").correct  # the workers are up
     start = time.monotonic()
     found = grader.grade(samples)

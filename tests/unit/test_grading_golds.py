@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rewards.grading import Grader, Sample, split_thinking
+from rewards.grading import Grader, Sample, parse_text
 from rewards.grading.golds import GoldError, canonical_gold
 from tests.helpers.recipes import shared_dir
 
@@ -63,7 +63,7 @@ FORMS: dict[str, Callable[[str], str]] = {
 def test_form(golds, form):
     completions = [f"The answer is \\boxed{{{form(gold)}}}." for gold in golds]
     grader = Grader()  # plain numbers need no worker
-    right = grader.grade([Sample(split_thinking(c), g) for c, g in zip(completions, golds, strict=True)])
+    right = grader.grade([Sample(parse_text(c), g) for c, g in zip(completions, golds, strict=True)])
     assert all(verdict.correct and verdict.format for verdict in right)
     answers = [verdict.extracted for verdict in right]
     for changed in (

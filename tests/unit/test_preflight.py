@@ -21,7 +21,7 @@ from rl.engines.base import SamplingParams
 from rl.evaluation.measures import Sampled, measure
 from rl.evaluation.statistics import Estimate
 from rl.models.loading import open_renderer
-from rl.preflight.check import Preflight, facts, prompts_of, read, remedies, sample
+from rl.preflight.check import Preflight, facts, prompts_of, read_budgets, remedies, sample_prompts
 from rl.preflight.learning_signal import Baseline, baseline_of, group_signal, length_quantile
 from rl.rollouts import Completion, Parsed, Problem, Rollout, StopReason
 from rl.watchdog import Watchdog
@@ -183,7 +183,9 @@ def embedded():
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
     engine = blueprint.engine.open(blueprint, tokenizer)
     prompted = prompts_of(blueprint, problems, renderer, 32)
-    found = read(blueprint, renderer, sample(blueprint, renderer, engine.sampler, prompted, 8, 128), BUDGETS)
+    found = read_budgets(
+        blueprint, renderer, sample_prompts(blueprint, renderer, engine.sampler, prompted, 8, 128), BUDGETS
+    )
     separate = {}
     for seed, budget in enumerate(BUDGETS):
         params = SamplingParams(budget, 1.0, renderer.stop_ids, seed)

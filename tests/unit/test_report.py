@@ -23,7 +23,7 @@ from rl.report.plots import draw_curves, save_plots
 from rl.report.run import before_and_after, write_report
 from rl.report.style import style
 from rl.report.summary import MAIN_METRICS
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 from tests.helpers.pages import Page, evaluation
 
@@ -133,9 +133,9 @@ def test_the_numbers_are_those_of_the_record(run_dir: Path, html: str) -> None:
 
 
 def test_japanese_has_a_word_for_everything_and_a_glyph_for_every_word(run_dir: Path) -> None:
-    missing = set(LABELS["en"]) - set(LABELS["ja"])
+    missing = set(WORDS["en"]) - set(WORDS["ja"])
     assert not missing
-    assert set(MAIN_METRICS) <= set(LABELS["en"])
+    assert set(MAIN_METRICS) <= set(WORDS["en"])
     before = {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns of a glyph that its fonts lack
@@ -167,13 +167,13 @@ def test_a_sample_without_a_reward_does_not_spoil_the_page(tmp_path: Path) -> No
 
 def test_a_run_of_one_step_without_groups_still_has_curves(tmp_path: Path) -> None:
     rows = [{"step": 1, "reward_total": 0.5, "reward_correct": None}]
-    assert list(save_plots(rows, [], tmp_path, LABELS["en"])) == ["curves"]
+    assert list(save_plots(rows, [], tmp_path, WORDS["en"])) == ["curves"]
 
 
 def test_the_curves_show_each_evaluation_with_its_interval_and_the_budget_in_force(run_dir: Path) -> None:
     rows, evaluations = (read_jsonl(run_dir / f"{name}.jsonl") for name in ("metrics", "evaluations"))
     with style("light") as colors:
-        figure = draw_curves(rows, evaluations, colors, LABELS["en"])
+        figure = draw_curves(rows, evaluations, colors, WORDS["en"])
     axes = {each.get_title(loc="left").strip(): each for each in figure.axes}
     (bars,) = [c for c in axes["reward_correct"].collections if isinstance(c, LineCollection)]
     assert [segment.tolist() for segment in bars.get_segments()] == [

@@ -10,7 +10,7 @@ import pytest
 from rewards.correct import Correct
 from rewards.format_boxed import FormatBoxed
 from rewards.format_think_answer import FormatThinkAnswer
-from rewards.grading import split_thinking
+from rewards.grading import parse_text
 from rewards.overlong import Overlong
 from rewards.repetition import Repetition
 from rewards.reward_set import CONSTANT_STEPS, FunctionReward, RewardSet
@@ -26,7 +26,7 @@ def rollout(text: str, gold: str = "18", tokens: list[int] | None = None, proble
         group=0,
         prompt_tokens=[0],
         completion=Completion(tokens, [0.0] * len(tokens), "stop"),
-        parsed=split_thinking(text),
+        parsed=parse_text(text),
     )
 
 

@@ -22,7 +22,7 @@ from rl.report.style import style
 from rl.report.sweep import Job, is_sweep, lines, natural, read_job, read_sweep, varied
 from rl.report.sweep_page import write_sweep_report
 from rl.report.sweep_plots import draw_sweep
-from rl.report.words import LABELS
+from rl.report.words import WORDS
 from rl.storage.jsonl import write_row
 from tests.helpers.pages import Page, evaluation
 
@@ -139,7 +139,7 @@ def test_names_are_ordered_by_the_size_of_their_numbers(numbers: list[int]) -> N
 
 def test_the_picture_shows_the_finished_jobs_before_and_after(sweep: Path) -> None:
     with style("light") as colors:
-        figure = draw_sweep(read_sweep(sweep), colors, LABELS["en"])
+        figure = draw_sweep(read_sweep(sweep), colors, WORDS["en"])
     assert figure is not None
     accuracy = figure.axes[0]
     assert accuracy.get_title(loc="left").strip() == "accuracy"
@@ -160,7 +160,7 @@ def test_the_picture_shows_the_finished_jobs_before_and_after(sweep: Path) -> No
 def test_a_search_over_two_numbers_is_a_cloud(tmp_path: Path) -> None:
     jobs = jobs_named(tmp_path, *(f"learning_rate={n / 1e5},w={n / 7:.3f}" for n in range(1, 13)))
     with style("dark") as colors:
-        figure = draw_sweep(jobs, colors, LABELS["en"])
+        figure = draw_sweep(jobs, colors, WORDS["en"])
     assert figure is not None and len(figure.axes[0].lines) == 2
     assert all(line.get_linestyle() == "None" for line in figure.axes[0].lines)
 
@@ -175,7 +175,7 @@ def test_a_sweep_in_which_nothing_was_correct_says_so(tmp_path: Path) -> None:
     nothing = evaluation(0.0, 0.0, 0.1, [NAN, NAN, NAN])
     job(tmp_path, "max_tokens=16", evaluations={1: nothing, 7: nothing})
     with style("light") as colors:
-        figure = draw_sweep(read_sweep(tmp_path), colors, LABELS["en"])
+        figure = draw_sweep(read_sweep(tmp_path), colors, WORDS["en"])
     assert figure is not None
     assert "nothing was correct" in [text.get_text() for text in figure.axes[2].texts]
 
