@@ -12,7 +12,7 @@ from pathlib import Path
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
-from rl import signals
+from rl import signals, threads
 from rl.blueprint import Blueprint, blueprint_from, resumable_keys
 from rl.data.problems import ProblemSet, load
 from rl.engines.launch import rank
@@ -86,6 +86,7 @@ def run(
         resumable=resumable_keys(blueprint),
     )
     with messages_to(directory):
+        log.info("computing with %s", threads.summary())
         from rl.run import open_run
         from rl.train import train
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rl import threads
 from tests.helpers.models import random_model
+
+threads.configure()  # before a test imports torch
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 
 from recipes.cli.arguments import checked_arguments
 from recipes.cli.compose import CONF, Composed, composed, register_resolvers
-from recipes.cli.sweep import run_job, run_sweep
+from recipes.cli.sweep import jobs_of, run_job, run_sweep
+from rl import threads
 from rl.engines.launch import rank
 from rl.errors import UserError
 from rl.terminal import escape_controls, escape_shared_console
@@ -42,6 +43,7 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
                 sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
             try:
                 sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
+                threads.configure(jobs=jobs_of(sys.argv[1:]))  # torch is not loaded yet
                 start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(
                     _guarded(task)
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hydra.conf import HydraConf
 from rl.errors import UserError, reason_of
 from rl.storage.run_directory import RunDirectory
 from rl.terminal import escape_controls
+from rl.threads import usable_cpus
 
 # Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that brings it.
 PLUGINS = {
@@ -109,9 +110,14 @@ def print_sweep(folder: Path) -> int:
 
 def jobs_at_once(jobs: int) -> int:
     """How many of a sweep's jobs joblib runs beside each other: it shares the cores among so many, all of them."""
-    import joblib
+    return max(1, min(jobs, usable_cpus()))
 
-    return max(1, min(jobs, joblib.cpu_count()))
+
+def jobs_of(arguments: Sequence[str]) -> int:
+    """How many jobs a command line has joblib run beside each other; 1 without joblib."""
+    typed = [text.partition("=")[2] for text in arguments if text.startswith("hydra.launcher.n_jobs=")]
+    count = int(typed[-1]) if typed and typed[-1].lstrip("-").isdigit() else 1
+    return count if count > 0 else usable_cpus()  # joblib's -1: as many as there are CPUs
 
 
 def missing_plugin(message: str) -> str | None:
