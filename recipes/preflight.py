@@ -60,7 +60,8 @@ def main(composed: Composed) -> None:
         )
     if not blueprint.engine.samples_alone:
         raise UserError(
-            "engine: this one samples only while it trains; type engine=local, which gives the same completions"
+            f"engine={composed.choices['engine']}: it samples only while it trains; type engine=local, which gives the same"
+            " completions"
         )
     blueprint.engine.check(blueprint)
     if blueprint.model.path is None:

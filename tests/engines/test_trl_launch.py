@@ -133,7 +133,7 @@ def test_a_process_that_follows_says_what_is_wrong_with_it(tmp_path):
     settings = ("engine=trl", "device=cpu", "logger=none", "model.path=empty")
     process = start("rl_basic", *settings, cwd=tmp_path, environment={**PAIR, "RANK": "1"})
     assert process.wait() == 2
-    assert process.err.startswith("error: process 1: model.path=empty: not a checkpoint")
+    assert process.err.startswith("error: process 1: model.path=empty: its tokenizer files are missing")
 
 
 @pytest.mark.parametrize(("device", "trained"), [("cpu", False), ("none", True)])

@@ -180,7 +180,7 @@ def test_rows_in_another_encoding_are_named_with_what_converts_them(tmp_path, co
     subprocess.run(command, shell=True, check=True)
     assert load(config(str(tmp_path / "rows.utf8.jsonl")), seed=0).train[0].answer == "7"
     if codec in ("shift_jis", "euc_jp", "utf-16"):
-        assert f"iconv -f {name}" in message(lambda: read_questions(path))
+        assert f"iconv -f {name}" in message(lambda: read_questions(path, DataConfig(name="none")))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_two_starts_never_share_a_directory(tmp_path):
     from rl.storage.run_directory import open_directory
 
     paths = {
-        open_directory(None, tmp_path / "20260101-000000-run", {"a": 1}, [], True).path for _ in range(3)
+        open_directory(None, tmp_path / "20260101-000000-run", {"a": 1}, [], True, ()).path for _ in range(3)
     }
     assert len(paths) == 3
 

@@ -507,7 +507,7 @@ def test_the_hub_is_not_asked_for_a_plan() -> None:
 
 def test_without_network_the_way_out_is_named() -> None:
     code = (
-        "from rl.problems import DataConfig, load\n"
+        "from rl.data.config import DataConfig\nfrom rl.data.problems import load\n"
         "from rl.errors import UserError\n"
         "try: load(DataConfig(name='gsm8k', id='openai/gsm8k', config='main'), 0)\n"
         "except UserError as error: print(error)"
@@ -522,7 +522,7 @@ def test_a_jsonl_file_is_checked_before_anything_heavy_is_imported(tmp_path: Pat
     path = write(tmp_path / "x.jsonl", rows(3))
     code = (
         "import sys\n"
-        "from rl.problems import DataConfig, load, peek\n"
+        "from rl.data.config import DataConfig\nfrom rl.data.problems import load, peek\n"
         f"config = DataConfig(name='own', path={path!r})\n"
         "peek(config); assert len(load(config, 0).train) == 3\n"
         "print(sorted({'torch', 'transformers', 'datasets', 'numpy', 'hydra'} & set(sys.modules)))"
@@ -555,7 +555,7 @@ def test_a_million_rows_start_in_seconds_with_flat_memory(tmp_path: Path) -> Non
             )
     code = (
         "import resource, time\n"
-        "from rl.problems import DataConfig, load\n"
+        "from rl.data.config import DataConfig\nfrom rl.data.problems import load\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
         "before, start = peak(), time.process_time()\n"
         f"found = load(DataConfig(name='own', path={str(path)!r}), 0)\n"
