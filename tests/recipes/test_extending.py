@@ -64,6 +64,14 @@ def test_a_data_set(tmp_path):
     assert json.loads((tmp_path / "run/samples.jsonl").read_text().splitlines()[0])["id"].startswith("train-")
 
 
+def test_a_renderer(tmp_path):
+    follow("A renderer", tmp_path)
+    assert (tmp_path / "run/final/renderer.txt").read_text().startswith("lined:")
+    assert "greeting: Hi\n" in (tmp_path / "run/config.yaml").read_text()
+    shown = run_recipe("render", "--config-dir", "conf", "renderer=lined", cwd=tmp_path)
+    assert shown.returncode == 0 and "Good day." in shown.stdout, shown.stderr
+
+
 def test_a_model(tmp_path):
     shutil.copytree(ROOT / "assets/tiny", tmp_path / "my_model")
     follow("A model", tmp_path)
