@@ -147,7 +147,7 @@ def test_a_class_and_a_function_do() -> None:
         ("Raises", "it raised KeyError: .*no such file"),
         ("TextPrompt", "TextPrompt.prompt returned 'zq0.*expected a list of ids"),
         ("NoPrompt", "NoPrompt.prompt returned None"),
-        ("FirstTurn", "FirstTurn.prompt leaves the user turn's text out"),
+        ("FirstTurn", "FirstTurn.prompt leaves out the user turn's text"),
         ("NoParse", r"NoParse.parse returned \(\["),
         ("NoStops", "NoStops.stop_ids is NoneType"),
         ("Bare", "Bare lacks name, stop_ids, stop_text, prefilled, prompt, parse, cut, fingerprint"),
