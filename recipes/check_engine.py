@@ -42,7 +42,9 @@ def table_of(found: Conformance) -> Table:
     """Each measured value beside the expected one."""
     table = Table("measured", "value", "expected")
     table.add_row("cosine of the two steps", f"{found.cosine:.6f}", f"at least {MIN_COSINE}")
-    table.add_row("norm of the step, server / local", f"{found.norm_ratio:.6f}", f"1, within {MAX_NORM_ERROR}")
+    table.add_row(
+        "norm of the step, server / local", f"{found.norm_ratio:.6f}", f"1, within {MAX_NORM_ERROR}"
+    )
     table.add_row(
         "log-probabilities, server's sampler - its learner",
         f"{found.sampler_drift:.1e}",
@@ -52,7 +54,9 @@ def table_of(found: Conformance) -> Table:
         "log-probabilities, server's learner - local", f"{found.learner_drift:.1e}", f"below {MAX_DRIFT} nats"
     )
     table.add_row(
-        "rows in the trust region, server / local", "{} / {}".format(*found.admitted), f"equal, of {found.rows}"
+        "rows in the trust region, server / local",
+        "{} / {}".format(*found.admitted),
+        f"equal, of {found.rows}",
     )
     table.add_row(
         "sampling an older policy is safe", "yes" if found.overlaps else "no", "yes, or engine.overlap=false"

@@ -166,9 +166,7 @@ def _said(messages: list[Any]) -> str:
         )
     said = [message["content"] for message in messages if message["role"] == "assistant"]
     if not said:
-        raise ValueError(
-            "completion holds no assistant message; expected a text, or messages with one"
-        )
+        raise ValueError("completion holds no assistant message; expected a text, or messages with one")
     return said[-1]
 
 

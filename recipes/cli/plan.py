@@ -26,7 +26,12 @@ from rl.data.problems import Peek, load_for_plan, peek
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys; the first one listed wins
+GLOBAL_GROUPS = (
+    "debug",
+    "sweep",
+    "experiment",
+    "loss",
+)  # groups that may set root keys; the first one listed wins
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:

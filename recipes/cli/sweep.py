@@ -63,7 +63,9 @@ def record_failure(folder: Path, error: Exception) -> None:
 
 @contextlib.contextmanager
 def _own_console(folder: Path) -> Iterator[None]:
-    path = folder.parent / "logs" / f"{folder.name}.log"  # not in the job's folder: a new run needs an empty one
+    path = (
+        folder.parent / "logs" / f"{folder.name}.log"
+    )  # not in the job's folder: a new run needs an empty one
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"{folder.name}: started; its output: {path}", flush=True)
     try:
