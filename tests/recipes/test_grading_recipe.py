@@ -139,9 +139,9 @@ def test_out_is_checked_first_and_replaced_only_when_whole(tmp_path):
     for given, said in {
         str(source): "is the input file",
         str(tmp_path / "link.jsonl"): "is the input file",
-        str(tmp_path): ": not a file",
-        "": ": not a file",
-        "/dev/null": ": not a file",
+        str(tmp_path): "not a file",
+        "": "not a file",
+        "/dev/null": "not a file",
         str(tmp_path / ("x" * 300)): "cannot be written",
         "/proc/x": "cannot be written",
     }.items():

@@ -216,7 +216,7 @@ def test_a_reward_that_moves_from_step_to_step_does_not_warn(caplog):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RewardSet(name="x", terms={}), "no reward"),
+        (lambda: RewardSet(name="x", terms={}), "the set is empty"),
         (lambda: RewardSet(name="x", terms={"a": Correct(weight=math.nan)}), "rewards.a.weight"),
         (lambda: RewardSet(name="x", terms={"a": object()}), "rewards.a"),  # type: ignore[dict-item]
         (lambda: RewardSet(name="x", terms={"a": FormatThinkAnswer()}), "rewards.a.*answer_format"),
