@@ -1,4 +1,4 @@
-"""What goes wrong costs one clear line and nothing that was trained."""
+"""Faults of the user, the disk or the machine: one clear line, and no trained step is lost."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def load(path: Path, template: str) -> renderers.Renderer:
         "{% for m in messages %}{% for c in m['content'] %}{{ c['text'] }}{% endfor %}{% endfor %}",
         "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}",
         '{{ messages[0].content[0]["text"] }}',
-        "{{ messages[0].content }}",  # asks the first turn again and again
+        "{{ messages[0].content }}",  # always the first turn
         "{% for m in messages %}{{ m.content | truncate }}{% endfor %}",
         "{% for m in messages %}{{ m.text }}{% endfor %}",
         "{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",

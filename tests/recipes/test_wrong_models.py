@@ -1,4 +1,4 @@
-"""Checkpoints that transformers would load, or that are none: refused in one line before anything is trained."""
+"""Checkpoints that cannot be trained, or are not checkpoints: rejected in one line before anything is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grading from outside: the golden table in four calling contexts, the policy's properties, and the workers' deaths."""
+"""Grading from outside: the golden table in four calling contexts, properties, and killed workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards and reward sets: values by hand, and what a broken reward says."""
+"""Rewards and reward sets: hand-derived values, and the messages of broken rewards."""
 
 from __future__ import annotations
 
