@@ -1,6 +1,6 @@
-"""Grading throughput beside math-verify's: `python -m benchmarks.grading [rounds]`.
+"""Grading throughput compared with math-verify: `python -m benchmarks.grading [rounds]`.
 
-Plain-number answers, one process, one thread; then a batch of 2,048 completions with 1 % bombs on the worker pool.
+Plain-number answers, one process, one thread; then 2,048 completions, 1 % of them bombs, with the worker pool.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def grade_with_math_verify(answers: list[tuple[str, str]]) -> int:
 
 
 def batch_with_bombs() -> tuple[float, int]:
-    """(seconds, bombs stopped) of a batch of which one in a hundred is a bomb and one in ten needs a worker."""
+    """(seconds, bombs stopped) of a batch in which one completion in 100 is a bomb and one in 10 needs a worker."""
     batch = plain_answers(2048)
     expected = ["correct"] * len(batch)
     for i in range(0, len(batch), 10):

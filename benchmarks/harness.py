@@ -1,7 +1,7 @@
-"""What all benchmarks share: contenders run in turns on one machine, and a result file says how and where.
+"""What all benchmarks share: contenders run in turns on one machine, and a result file records settings and machine.
 
-A figure is a median with its quartiles over rounds; a ratio is taken within each round, so that a slow minute of the
-machine slows both sides of it.
+A figure is a median with quartiles over rounds. Ratios are taken within each round, so that a slow minute of the
+machine slows both sides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a comparison. settings: what it was run with. measure: one run, as {figure: value}."""
+    """One side of a comparison. settings: recorded with the result. measure: does one run, returns {figure: value}."""
 
     name: str
     settings: dict[str, Any]
@@ -40,9 +40,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A promise or an observation: `figure` of contender `of` divided by that of `to`.
+    """`figure` of contender `of` divided by that of `to`.
 
-    target: what is promised, at most or, for a figure that counts per second, at least; None: nothing is.
+    target: the largest ratio that is promised, or the smallest for figures per second; None: no promise.
     """
 
     figure: str
@@ -52,7 +52,7 @@ class Ratio:
 
 
 def compare(name: str, contenders: Sequence[Contender], ratios: Sequence[Ratio], rounds: int) -> None:
-    """Runs each contender once a round, in every second round the other way about; writes results/cpu/<name>.json."""
+    """Runs each contender once a round, in reverse order every second round; writes results/cpu/<name>.json."""
     runs: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
         for contender in contenders if number % 2 == 0 else contenders[::-1]:
@@ -72,7 +72,7 @@ def compare(name: str, contenders: Sequence[Contender], ratios: Sequence[Ratio],
 
 
 def summary(contender: Contender, runs: Sequence[Figures]) -> dict[str, Any]:
-    """A contender's settings and the spread of each of its figures."""
+    """A contender's settings and the spread of each figure."""
     figures = {name: spread([run[name] for run in runs]) for name in runs[0]}
     return {"settings": contender.settings, "figures": figures}
 
@@ -91,7 +91,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def write(name: str, result: dict[str, Any]) -> None:
-    """A GPU's results do not replace those of the processor beside it."""
+    """Writes the result; GPU and CPU results have separate folders."""
     folder = RESULTS / ("gpu" if ON_GPU else "cpu")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -101,7 +101,7 @@ Moment = tuple[float, float]
 
 
 def now() -> Moment:
-    """The wall's and the processor's seconds, once a GPU has done what it was told."""
+    """(wall-clock seconds, CPU seconds), after waiting for pending GPU work."""
     if ON_GPU:
         torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
@@ -114,7 +114,7 @@ def since(start: Moment) -> Figures:
 
 
 class Laps:
-    """Called at the end of each lap of something that goes round: `figures` holds what each took."""
+    """A lap timer: call it at the end of each lap; `figures` holds the time of each."""
 
     def __init__(self) -> None:
         self.figures: list[Figures] = []
@@ -126,7 +126,7 @@ class Laps:
 
 
 def in_fresh_process(module: str, *arguments: str) -> Figures:
-    """`python -m module arguments`, whose last line of output is a JSON object of figures."""
+    """Runs `python -m module arguments`, whose last line of output is a JSON object of figures."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], text=True, stdout=subprocess.PIPE, check=True
     )
@@ -134,14 +134,14 @@ def in_fresh_process(module: str, *arguments: str) -> Figures:
 
 
 def peak_memory() -> float:
-    """GiB that this process had in memory at most: on a GPU of its memory, else of the machine's."""
+    """Peak memory of this process in GiB: GPU memory on a GPU, otherwise resident memory."""
     if ON_GPU:
         return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to judge the figures. load: programs that wanted a core, over the last quarter of an hour."""
+    """What a reader needs to judge the figures. load: the 15-minute load average."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -156,7 +156,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's own name, which Linux keeps in /proc/cpuinfo."""
+    """The CPU's model name, from /proc/cpuinfo on Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = (line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -168,5 +168,5 @@ def _line(figures: Figures) -> str:
 
 
 def rounds_from(arguments: Sequence[str], default: int = 5) -> int:
-    """The first argument of a benchmark, if any: how many rounds."""
+    """The number of rounds: the first argument of a benchmark, or `default`."""
     return int(arguments[0]) if arguments else default

@@ -1,7 +1,7 @@
 """One update on 16 rows of 128 + 256 tokens at the shape of a 135M-parameter Llama: `python -m benchmarks.learner [rounds]`.
 
-Time and peak memory of ours and of stock TRL, each in a fresh process on the same random weights, rows and advantages;
-at the end the gradients are compared.
+Measures time and peak memory of our learner and of stock TRL, each in a fresh process with the same random weights, rows
+and advantages, and finally compares the gradients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rl.rollouts import TrainingRow
 
 PROMPTS, GROUP, PROMPT_TOKENS, COMPLETION_TOKENS = 2, 8, 128, 256
 ROWS = PROMPTS * GROUP
-# SmolLM2-135M's.
+# The shape of SmolLM2-135M.
 SHAPE: dict[str, Any] = {
     "num_hidden_layers": 30,
     "hidden_size": 576,
@@ -81,7 +81,7 @@ def main(rounds: int) -> None:
 
 
 def one(name: str, folder: Path) -> None:
-    """Prints the figures of one contender's update and leaves its gradient in a file."""
+    """Prints the figures of one contender's update and writes its gradient to a file."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SHAPE)).to(
         "cuda" if ON_GPU else "cpu"
@@ -93,7 +93,7 @@ def one(name: str, folder: Path) -> None:
 
 
 def batch() -> dict[str, torch.Tensor]:
-    """Tokens [N, P] and [N, T] of groups that share a prompt, and advantages [N] that add up to 0 in each."""
+    """Tokens [N, P] and [N, T] of groups that share a prompt, and advantages [N] that sum to 0 in each group."""
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(SHAPE["vocab_size"], (PROMPTS, PROMPT_TOKENS), generator=generator)
     completions = torch.randint(SHAPE["vocab_size"], (ROWS, COMPLETION_TOKENS), generator=generator)
@@ -105,7 +105,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def ours(model: PreTrainedModel) -> Figures:
-    """Our update; the behavior log-probabilities are the model's own, as they are on policy."""
+    """Our update. The behaviour log-probabilities are the model's own, as on policy."""
     learner = LocalLearner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, MICROBATCH_TOKENS)
     unscored = [
         TrainingRow(prompt, completion, [], [advantage / (ROWS * len(completion))] * len(completion))
@@ -119,10 +119,10 @@ def ours(model: PreTrainedModel) -> Figures:
 
 
 def trl(model: PreTrainedModel, settings: dict[str, Any]) -> Figures:
-    """One step of GRPOTrainer's own loop: what comes between its rows and the end of its optimizer's step."""
+    """One step of GRPOTrainer's own loop, from the rows to the end of the optimizer step."""
 
     class Fixed(GRPOTrainer):
-        """Its rows are given, not sampled."""
+        """Uses given rows instead of sampling."""
 
         def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
             rows = batch() | {
@@ -148,7 +148,7 @@ def trl(model: PreTrainedModel, settings: dict[str, Any]) -> Figures:
         processing_class=AutoTokenizer.from_pretrained("assets/tiny"),
         callbacks=[clock],
     )
-    # The trainer would throw the gradient away after its step.
+    # Keeps the gradient, which the trainer would clear after its step.
     model.zero_grad = lambda *_, **__: None  # type: ignore[method-assign]
     trainer.train()
     return clock.steps[0]

@@ -1,8 +1,8 @@
-"""Our sampler beside transformers' `model.generate`, sampled tokens a second: `python -m benchmarks.sampling [rounds]`.
+"""Sampled tokens per second, ours and transformers' `model.generate`: `python -m benchmarks.sampling [rounds]`.
 
-Three cases: 16 problems x 8 completions of up to 64 tokens by the embedded model, at its natural ends and, forced, of
-64 tokens each; 4 prompts x 8 of 128 tokens at the shape of a 135M-parameter Llama. Ours returns log-probabilities too,
-which generate is not asked for; generate runs with its dynamic and its static cache.
+Three cases: 16 problems x 8 completions of up to 64 tokens by the embedded model, once ending naturally and once forced
+to 64 tokens each; 4 prompts x 8 completions of 128 tokens at the shape of a 135M-parameter Llama. Our sampler also
+returns log-probabilities, generate does not. generate runs with its dynamic and its static cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CACHES = {"generate_dynamic": None, "generate_static": "static"}
 
 @dataclass(frozen=True)
 class Case:
-    """target: how many times faster than generate with either cache ours is promised to be."""
+    """target: how many times faster than generate, with either cache, our sampler must be."""
 
     name: str
     model: Any  # a causal language model of transformers
@@ -61,13 +61,13 @@ def main(rounds: int) -> None:
             ),
         ]
         for contender in contenders:
-            contender.measure()  # the first run of each also plans its matrix products
+            contender.measure()  # warm-up: the first run also plans its matrix products
         ratios = [Ratio("tokens_per_second", "ours", name, case.target) for name in CACHES]
         compare(case.name, contenders, ratios, rounds)
 
 
 def embedded() -> tuple[Case, Case]:
-    """The first batch of the main job, as its recipe renders it."""
+    """The first batch of the main job, rendered by its recipe."""
     register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         blueprint = blueprint_from(resolved(compose("rl_basic")))
@@ -99,7 +99,7 @@ def ours(case: Case) -> Figures:
 
 
 def generate(case: Case, cache: str | None) -> Figures:
-    """generate on left-padded prompts, at temperature 1 without any cut of the distribution."""
+    """`model.generate` on left-padded prompts, at temperature 1 without top-k or top-p."""
     width = max(map(len, case.prompts))
     padding = [[0] * (width - len(prompt)) for prompt in case.prompts]
     ids = torch.tensor([[*zeros, *prompt] for zeros, prompt in zip(padding, case.prompts, strict=True)])

@@ -1,6 +1,6 @@
 """Steps of the main job with 128, 512 and 2,048 rollouts on the embedded model: `python -m benchmarks.scale [rounds]`.
 
-The cost of a rollout and the peak memory, each number of rollouts in a fresh process.
+Measures the cost of a rollout and the peak memory, each number of rollouts in a fresh process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.training import OURS, main_job, ours
 
 ROLLOUTS = (128, 512, 2048)
 GROUP = 8
-STEPS = 3  # of which the first warms up
+STEPS = 3  # the first one is warm-up
 
 
 def main(rounds: int) -> None:

@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def tables() -> str:
-    """A section for each kind of machine that has results."""
+    """One section for each kind of machine (CPU, GPU) that has results."""
     sections = []
     for folder in sorted(RESULTS.glob("*/")):
         results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
@@ -29,7 +29,7 @@ def tables() -> str:
 
 
 def rows(result: dict[str, Any]) -> list[str]:
-    """A line for each ratio: medians with quartiles of both sides, and of the ratio taken round by round."""
+    """One line for each ratio: medians with quartiles of both sides, and of the ratio within each round."""
     lines = []
     for ratio in result["ratios"]:
         figure = ratio["figure"]
@@ -47,7 +47,7 @@ def rows(result: dict[str, Any]) -> list[str]:
 
 
 def promise(ratio: dict[str, Any]) -> str:
-    """What was promised and whether the median keeps it; rates are to be high, everything else low."""
+    """The promised ratio, and whether the median keeps it: at least for rates, at most for everything else."""
     target = ratio["target"]
     if target is None:
         return ""
@@ -61,12 +61,12 @@ def quartiles(figure: dict[str, Any]) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Three significant digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def notes(results: list[dict[str, Any]]) -> list[str]:
-    """Under a table: on what it was measured, and each contender's settings."""
+    """The notes under a table: the machine, and each contender's settings."""
     lines = []
     for result in results:
         machine = result["machine"]

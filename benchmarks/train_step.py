@@ -1,7 +1,7 @@
-"""Where the time of a step goes, and the peak memory, of any main job: `python -m benchmarks.train_step [override ...]`.
+"""The time of each stage of a step and the peak memory, for any main job: `python -m benchmarks.train_step [override ...]`.
 
 Runs `python -m recipes.rl_basic` once with the given overrides and prints one JSON object: medians with quartiles over
-all steps but the first two, which still warm up.
+all steps except the first two, which are warm-up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The main job on the embedded model beside stock TRL on the same task: `python -m benchmarks.training [rounds [steps]]`.
+"""The main job on the embedded model and stock TRL on the same task: `python -m benchmarks.training [rounds [steps]]`.
 
-Both train the same weights on the same problems in the same order, prompts, rewards, batch of 16 x 8, learning rate and
-optimizer; each round has its own seed, and each training its own process. Figures: the seconds until the mean reward of
-three steps is at least 0.9, and the median seconds of a step once the first ones are over.
+Both train the same weights with the same problems in the same order, prompts, rewards, batch of 16 x 8, learning rate and
+optimizer. Each round has its own seed, each training its own process. Figures: the seconds until the mean reward of
+three steps is at least 0.9, and the median seconds of a step after warm-up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rl.train import train
 STEPS = 40
 WARM_UP = 3
 REWARD, WINDOW = 0.9, 3
-# Nothing but training: no evaluation, no checkpoint before the end, no report to anyone.
+# Only training: no evaluation, no checkpoint before the end, no tracker.
 OURS = ("eval_every=0", "save_every=0", "logger=none")
 TRL: dict[str, dict[str, Any]] = {
     "trl": {**BEST, "per_device_train_batch_size": 128},
@@ -75,7 +75,7 @@ def one(name: str, seed: int, steps: int) -> None:
 
 
 def figures(rewards: Sequence[float], times: Sequence[Figures]) -> Figures:
-    """From each step's mean reward, and what it took."""
+    """The figures, from the mean reward and the time of each step."""
     means = [statistics.fmean(rewards[i - WINDOW : i]) for i in range(WINDOW, len(rewards) + 1)]
     reached = next((i for i, mean in enumerate(means, WINDOW) if mean >= REWARD), None)
     if reached is None:
@@ -97,7 +97,7 @@ def main_job(*overrides: str) -> dict[str, Any]:
 
 
 def ours(tree: dict[str, Any]) -> tuple[list[float], list[Figures]]:
-    """The main job in this process; a step lasts from one line of its log to the next."""
+    """Runs the main job in this process; a step lasts from one logged line to the next."""
     blueprint = blueprint_from(tree)
     with tempfile.TemporaryDirectory() as folder:
         directory = open_directory(Path(folder, "run"), Path(folder), tree, [], resume=True)

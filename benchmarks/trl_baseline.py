@@ -1,4 +1,4 @@
-"""Stock TRL as a contender: what its trainers are configured with, and a clock inside its own loop."""
+"""Stock TRL as a contender: the configuration of its trainers, and a clock inside its own loop."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trl import GRPOConfig
 
 from benchmarks.harness import ON_GPU, Figures, Laps
 
-# Recomputing activations costs a third on any machine. Which number format is faster on a processor depends on whether it
-# multiplies bfloat16 itself, and on the model's size. TRL's defaults are bfloat16 and checkpointing.
+# Recomputing activations costs a third on any machine. Whether bfloat16 is faster on a CPU depends on its hardware support
+# and on the model's size. TRL's defaults are bfloat16 and checkpointing.
 BEST = {"bf16": ON_GPU, "gradient_checkpointing": False}
 BFLOAT16 = {"bf16": True, "gradient_checkpointing": False}
 DEFAULTS: dict[str, Any] = {}
 
 
 class Clock(TrainerCallback):
-    """The figures of each of the trainer's steps, from the end of the one before it."""
+    """The time of each of the trainer's steps, from the end of the previous one."""
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.laps = Laps()
@@ -32,7 +32,7 @@ class Clock(TrainerCallback):
 
 
 def grpo_config(**settings: Any) -> GRPOConfig:
-    """A GRPOConfig without reports, bars and checkpoints, on whatever this machine has; `settings` are the contender's.
+    """A GRPOConfig without trackers, progress bars and checkpoints, on this machine's device, with the given `settings`.
 
     loss_type grpo and scale_rewards group are the published GRPO, which is our loss=grpo.
     """

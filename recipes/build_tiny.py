@@ -1,4 +1,4 @@
-"""Rebuild the embedded model from nothing: `python -m recipes.build_tiny out=PATH`."""
+"""Builds the embedded model from scratch: `python -m recipes.build_tiny out=PATH`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rl.tiny.build import TinyConfig
 
 @recipe("build_tiny", TinyConfig)
 def main(composed: Composed) -> None:
-    """Learn a tokenizer, teach a model, measure it, and write weights, tokenizer and card to `out`."""
+    """Trains a tokenizer and a model, measures the model, and writes weights, tokenizer and card to `out`."""
     import time
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model inside token budgets: `python -m recipes.evaluate run=runs/rl_basic/... budgets=[32,64,128]`."""
+"""Measures a model inside token budgets: `python -m recipes.evaluate run=runs/rl_basic/... budgets=[32,64,128]`."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class EvaluateConfig:
         require(n is None or n >= 1, "completions", n, "a positive integer, or null", 8)
         if self.temperature == 0 and n not in (None, 1):
             raise UserError(
-                f"completions={n}: with temperature=0 all of a problem's completions are the same one; type completions=1,"
-                " or temperature=1.0"
+                f"completions={n}: with temperature=0 all completions of a problem are the same; type completions=1, or"
+                " temperature=1.0"
             )
         require(
             self.ks is None or (bool(self.ks) and all(1 <= k <= self.n for k in self.ks)),
@@ -86,7 +86,7 @@ class EvaluateConfig:
 
 @recipe("evaluate", EvaluateConfig)
 def main(composed: Composed) -> None:
-    """Samples each policy once at the widest budget, reads the smaller ones off, prints tables, writes files."""
+    """Samples each policy once at the widest budget, derives the smaller budgets from that, writes tables and files."""
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"budgets": [max_tokens]})
     config: EvaluateConfig = build(EvaluateConfig, tree)
     out = folder_of(composed, config)
@@ -131,28 +131,27 @@ def problems_of(config: EvaluateConfig, seed: int) -> list[Problem]:
     found = list((loaded.test if config.split == "test" else loaded.train)[: config.problems])
     if not found:
         raise UserError(
-            f"split=test: data={config.data.name} has no test problems; type data.test_path=FILE.jsonl, or split=train to"
-            " measure on the train split"
+            f"split=test: data={config.data.name} has no test problems; type data.test_path=FILE.jsonl, or split=train"
         )
     return found
 
 
 def folder_of(composed: Composed, config: EvaluateConfig) -> Path:
-    """Where the files go: `out`, or in a multirun the job's own folder."""
+    """The output folder: `out`, or in a multirun the job's own folder."""
     if composed.job_dir is not None and "out" in typed_keys(composed):
         raise UserError(
-            "out: one folder cannot hold a sweep's jobs; type hydra.sweep.dir=FOLDER for all of them"
+            "out: one folder cannot hold all jobs of a sweep; type hydra.sweep.dir=FOLDER instead"
         )
     return made_folder("out", composed.job_dir or config.out)
 
 
 def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], budget: int) -> None:
-    """Raises UserError when the longest prompt and the widest budget are more than the model can attend to."""
+    """Raises UserError when the longest prompt and the widest budget exceed the model's context."""
     context, longest = context_of(model), max(map(len, prompts))
     if context is not None and longest + budget > context:
         raise UserError(
-            f"budgets: the longest prompt ({longest} tokens) and the widest budget make {longest + budget} tokens, and the"
-            f" context of {model.name} holds {context}; type a widest budget of {max(1, context - longest)} or less"
+            f"budgets: the longest prompt ({longest} tokens) and the widest budget need {longest + budget} tokens, but"
+            f" the context of {model.name} is {context}; type budgets of at most {max(1, context - longest)}"
         )
 
 
@@ -164,12 +163,12 @@ def answers_of(
     n: int,
     params: SamplingParams,
 ) -> Sampled:
-    """One side's completions; says how many there will be and how long they took."""
+    """One side's completions; prints how many there are and how long they took."""
     print(
         f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
     )
     start = time.perf_counter()
-    with memory_errors(f"completions={max(1, n // 2)}, or a smaller widest budget"):
+    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"):
         sampled = policies.sample(side, problems, prompts, n, params)
     tokens = sum(len(each.tokens) for group in sampled.completions for each in group)
     seconds = time.perf_counter() - start

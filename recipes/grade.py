@@ -1,4 +1,4 @@
-"""Grades a file of completions: `python -m recipes.grade file=IN.jsonl out=OUT.jsonl`."""
+"""Grades the completions in a file: `python -m recipes.grade file=IN.jsonl out=OUT.jsonl`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rl.storage.disk import disk_errors
 from rl.storage.file_kinds import advice, likely_encoding
 from rl.storage.jsonl import write_row
 
-MAX_CHARS = 10_000_000  # of one completion made of repeated parts
+MAX_CHARS = 10_000_000  # of one completion given as repeated parts
 
 
 @dataclass(frozen=True)
 class GradeConfig:
-    """file, out: JSONL paths; raw_gold: `gold` is a whole data-set field; answer_region: where a box counts."""
+    """file, out: JSONL paths. raw_gold: `gold` is a whole data-set field. answer_region: where a box counts."""
 
     file: str
     out: str
@@ -37,7 +37,7 @@ class GradeConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """One completion to grade. gold: None when the data set's field must be rejected."""
+    """One completion to grade. gold: None if the gold cannot be read."""
 
     id: Any
     completion: str
@@ -48,7 +48,7 @@ class Row:
 
 @recipe("grade", GradeConfig)
 def main(composed: Composed) -> None:
-    """Grades each row, writes the verdicts, and prints how many there are of each."""
+    """Grades each row, writes the verdicts, and prints how often each reason occurs."""
     import rich
 
     config: GradeConfig = build(GradeConfig, composed.tree)
@@ -63,24 +63,24 @@ def main(composed: Composed) -> None:
 
 @contextmanager
 def replacing(given: str, source: Path) -> Iterator[IO[str]]:
-    """A file that becomes `given` once it is whole; until then, and after any error, `given` stays as it was.
+    """A temporary file that replaces `given` when the block succeeds; after an error `given` is unchanged.
 
     Raises UserError at once when `given` cannot be written or is `source`.
     """
-    out = Path(os.path.realpath(Path(given).expanduser()))  # a link stays a link
+    out = Path(os.path.realpath(Path(given).expanduser()))  # writes to a link's target, not over the link
     if not out.parent.is_dir():
         raise UserError(f"out={given}: no such folder: {out.parent}; expected a path in an existing folder")
-    exists = os.path.exists(out)  # noqa: PTH110 - Path.exists() raises for a name too long
+    exists = os.path.exists(out)  # noqa: PTH110 - Path.exists() raises if the name is too long
     if not given or (exists and not out.is_file()):
-        raise UserError(f"out={given}: is no file; expected a file's path; e.g. out=verdicts.jsonl")
+        raise UserError(f"out={given}: not a file; expected a file's path; e.g. out=verdicts.jsonl")
     if exists and out.samefile(source):
-        raise UserError(f"out={given}: is the input itself; give another file; e.g. out=verdicts.jsonl")
+        raise UserError(f"out={given}: is the input file; type another path; e.g. out=verdicts.jsonl")
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         file = temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
         raise UserError(
-            f"out={given}: cannot be written ({error.strerror}); give a file in a folder of yours; e.g. out=verdicts.jsonl"
+            f"out={given}: cannot be written ({error.strerror}); type a path in a writable folder; e.g. out=verdicts.jsonl"
         ) from None
     try:
         with disk_errors(f"out={given}", out.parent):
@@ -92,7 +92,7 @@ def replacing(given: str, source: Path) -> Iterator[IO[str]]:
 
 
 def read_rows(path: Path, raw_gold: bool) -> list[Row]:
-    """The rows of a JSONL file. Raises UserError naming the line that is not one."""
+    """The rows of a JSONL file. Raises UserError naming the first invalid line."""
     if not path.is_file():
         raise UserError(f"file={path}: no such file; expected JSONL with id, completion and gold")
     rows = []
@@ -110,7 +110,7 @@ def read_rows(path: Path, raw_gold: bool) -> list[Row]:
 
 
 def _decoded(line: bytes) -> str:
-    """The line as text, a broken character replaced. Raises ValueError for a line in another encoding."""
+    """The line as UTF-8 text, with broken characters replaced. Raises ValueError for a line in another encoding."""
     try:
         return line.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -120,7 +120,7 @@ def _decoded(line: bytes) -> str:
 
 
 def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
-    """One row of the input; raises ValueError saying what is wrong with it."""
+    """One row of the input. Raises ValueError saying what is wrong with it."""
     if not isinstance(fields, Mapping):
         raise ValueError("expected an object with id, completion and gold")
     completion = fields.get("completion")
@@ -131,7 +131,7 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
     gold = fields.get("gold")
     if isinstance(gold, list):
         raise ValueError(
-            "gold is a list; expected one right answer, a text or a number; for one of several, give a row for each of them"
+            "gold is a list; expected one text or number; if several answers are right, give one row for each"
         )
     if isinstance(gold, float) and not math.isfinite(gold):
         raise ValueError(f"gold={gold}: expected a finite number, or a text")
@@ -139,7 +139,7 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
         gold = str(gold)
     if not isinstance(completion, str) or not isinstance(gold, str):
         raise ValueError(
-            f"expected texts completion and gold; the row has {', '.join(fields) or 'no fields'}"
+            f"expected completion and gold as text; the row has {', '.join(fields) or 'no fields'}"
         )
     answer_format: Any = fields.get("format_spec") or "boxed"
     if answer_format not in get_args(AnswerFormat):
@@ -156,19 +156,17 @@ def read_row(fields: Any, number: int, raw_gold: bool) -> Row:
 
 
 def _said(messages: list[Any]) -> str:
-    """The text of a completion given as chat messages, as TRL logs it: what the assistant said last."""
+    """The last assistant message of a completion given as chat messages, as TRL logs it."""
     for message in messages:
         match message:
             case {"role": str(), "content": str()}:
                 continue
         raise ValueError(
-            f"completion holds {message!r:.60}; expected a text, or messages with texts role and content"
+            f"completion holds {message!r:.60}; expected a text, or messages with role and content as text"
         )
     said = [message["content"] for message in messages if message["role"] == "assistant"]
     if not said:
-        raise ValueError(
-            "completion holds no message of the assistant; expected a text, or messages with one"
-        )
+        raise ValueError("completion holds no assistant message; expected a text, or messages with one")
     return said[-1]
 
 
@@ -185,7 +183,7 @@ def _joined(parts: list[Any]) -> str:
 
 
 def grade_rows(rows: Sequence[Row], answer_region: AnswerRegion) -> list[dict[str, Any]]:
-    """One result a row, in order: id, gold, extracted, correct, format, reason, seconds."""
+    """One result per row, in order: id, gold, extracted, correct, format, reason, seconds."""
     verdicts: dict[int, Verdict] = {}
     with Grader(answer_region=answer_region) as grader:
         grader.self_test()
@@ -210,7 +208,7 @@ def result_of(row: Row, verdict: Verdict) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """A model's text for the terminal: Japanese as it is, control characters and half surrogates escaped."""
+    """A model's text for the terminal, with control characters and lone surrogates escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

@@ -1,4 +1,4 @@
-"""Token budgets before any training: `python -m recipes.preflight model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
+"""Tries token budgets before training: `python -m recipes.preflight model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rl.terminal import open_console
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a preflight has beside the blueprint of the run: see conf/preflight.yaml."""
+    """The preflight's own keys, in addition to the run's blueprint: see conf/preflight.yaml."""
 
     problems: int
     completions: int
@@ -50,7 +50,7 @@ class PreflightConfig(Choices, Blueprint):
 
 @recipe("preflight", PreflightConfig)
 def main(composed: Composed) -> None:
-    """Samples the model once at the widest budget, reads every smaller one off, prints tables, writes files."""
+    """Samples the model once at the widest budget, derives the smaller budgets from that, writes tables and files."""
     own = {field.name for field in fields(Choices)}
     choices: Choices = build(Choices, {key: composed.tree[key] for key in own})
     blueprint = blueprint_from({key: value for key, value in composed.tree.items() if key not in own})
@@ -82,7 +82,7 @@ def main(composed: Composed) -> None:
 def measure_run(
     choices: Choices, blueprint: Blueprint, problems: ProblemSet
 ) -> tuple[Preflight, RunCost, Memory | None]:
-    """What the budgets do, what the run would take, and the memory of `engine=local`."""
+    """What each budget does, what the run would cost, and the memory of a step of `engine=local`."""
     from rl.models.loading import open_renderer
 
     blueprint.rewards.start()
@@ -104,7 +104,7 @@ def measure_run(
         seconds = time.perf_counter() - start
         found = read_budgets(blueprint, renderer, sampled, budgets)
         rollouts = sampled.at(found.budget, renderer)
-        # Whole groups, about as many rollouts as there are problems: the learner reads a group's prompt once.
+        # The first `problems` rollouts are whole groups, as in training: the learner reads a group's prompt once.
         forward = forward_seconds_per_token(cast(Learner, engine.learner), rollouts[: choices.problems])
         cost = run_cost(
             blueprint,
@@ -118,20 +118,20 @@ def measure_run(
 
 
 def budgets_of(choices: Choices, blueprint: Blueprint, room: float) -> list[int]:
-    """The budgets to read, the run's own among them. Raises UserError when the widest leaves the model's context."""
+    """The budgets to measure, including the run's own. Raises UserError when the widest exceeds the model's context."""
     own = blueprint.budget.first(blueprint.max_tokens)
     thinking = blueprint.model.facts.get("thinking_tokens") or 0
     budgets = sorted({own, *(choices.budgets or budgets_around(own, min(room, max(4 * own, thinking))))})
     if budgets[-1] > room:
         raise UserError(
-            f"{'max_tokens' if own > room else 'budgets'}={budgets[-1]}: the longest prompt leaves {room} tokens of the"
-            f" model's context; type {room} or less"
+            f"{'max_tokens' if own > room else 'budgets'}={budgets[-1]}: the longest prompt leaves only {room} tokens of"
+            f" the model's context; type {room} or less"
         )
     return budgets
 
 
 def budgets_around(budget: int, widest: float) -> list[int]:
-    """A quarter of the budget, then doubled up to the widest, e.g. 16, 32, 64, 128, 256 for 64 and 256."""
+    """A quarter of `budget`, doubled until `widest`: 16, 32, 64, 128, 256 for 64 and 256."""
     doubled = (max(1, budget // 4) * 2**power for power in itertools.count())
     return [*itertools.takewhile(lambda b: b < widest, doubled), int(widest)]
 

@@ -1,4 +1,4 @@
-"""What the model reads and how its answer is read: `python -m recipes.render model=qwen3-8b data=gsm8k_ja`."""
+"""Shows what the model reads and how its answers are parsed: `python -m recipes.render model=qwen3-8b data=gsm8k_ja`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def main(composed: Composed) -> None:
 
 
 def stand_in(data: DataConfig) -> Problem:
-    """Takes the place of a data set's first problem before the data set is on this machine."""
+    """A placeholder for the first problem of a data set that is not on this machine yet."""
     language = "ja" if data.language == "ja" else "en"
     return Problem(id="none", question="(…)", answer="", language=language, source=data.name)
 
 
 def show(renderer: Renderer, tokenizer: Any, messages: list[Message]) -> Group:
-    """The prompt for `messages` (special tokens in colour, then its ids), the ends, and sample answers parsed."""
+    """The prompt for `messages` (special tokens in colour), its ids, what ends a completion, and parsed samples."""
     prompt = renderer.prompt(messages)
     text = visible(tokenizer, prompt)
     text.append("▶ the completion starts here", "green")
@@ -78,7 +78,7 @@ def show(renderer: Renderer, tokenizer: Any, messages: list[Message]) -> Group:
 
 
 def visible(tokenizer: Any, tokens: list[int]) -> Text:
-    """Decoded tokens, the special and added ones in colour."""
+    """Decoded tokens, with special and added ones in colour."""
     added = tokenizer.added_tokens_decoder
     text = Text()
     for is_added, run in groupby(tokens, key=added.__contains__):
@@ -87,7 +87,7 @@ def visible(tokenizer: Any, tokens: list[int]) -> Text:
 
 
 def ends_table(renderer: Renderer, tokenizer: Any) -> Table:
-    """Every token, and the text if any, that ends a completion, and how its end is called."""
+    """Every token or text that ends a completion, and the name of that ending."""
     table = Table("ends a completion", "id", "as", title="ends", title_justify="left")
     for token in sorted(renderer.stop_ids):
         table.add_row(visible(tokenizer, [token]), str(token), ended_by(renderer, token))
@@ -98,12 +98,12 @@ def ends_table(renderer: Renderer, tokenizer: Any) -> Table:
 
 
 def ended_by(renderer: Renderer, token: int) -> Ended:
-    """How a completion that ends on `token` ended."""
+    """The ending of a completion whose last token is `token`."""
     return renderer.parse(Completion([token], [0.0], "stop")).ended
 
 
 def parse_table(renderer: Renderer, tokenizer: Any) -> Table:
-    """Three sample completions: thought through, answered at once, and cut by the budget while thinking."""
+    """Three sample completions: with thinking, without thinking, and cut by the budget while thinking."""
     columns = ("completion", "ended", "thinking", "answer")
     table = Table(*columns, title="sample completions, parsed", title_justify="left")
     opened = "" if renderer.prefilled else "<think>\n"

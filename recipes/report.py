@@ -1,4 +1,4 @@
-"""A run or a sweep as one HTML page, with its pictures and numbers: `python -m recipes.report run=PATH language=ja`."""
+"""Writes the report of a run or a sweep as one HTML page: `python -m recipes.report run=PATH language=ja`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rl.schema import build
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """run: the directory of a run, or of a sweep's runs, finished or not; language: of the page's words, null: the run's own."""
+    """run: the directory of a run or a sweep, finished or not. language: of the page; None: the run's own."""
 
     run: str
     language: Literal["en", "ja"] | None

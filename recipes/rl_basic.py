@@ -1,4 +1,4 @@
-"""Train: `python -m recipes.rl_basic model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
+"""Trains a model: `python -m recipes.rl_basic model=qwen3-8b data=gsm8k_ja max_tokens=256`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ log = logging.getLogger("tanka")
 
 @recipe("rl_basic", Blueprint)
 def main(composed: Composed) -> float | None:
-    """Compose, read the data, train, report. Torch is imported last, so that a mistake is answered at once.
+    """Reads the data, trains, writes the report. Torch is imported last, so that mistakes are reported at once.
 
-    Returns what a sweeper maximises.
+    Returns the value that a sweeper maximises.
     """
     blueprint = blueprint_from(composed.tree)
     if blueprint.plan:
@@ -51,7 +51,7 @@ def main(composed: Composed) -> float | None:
     ):
         if rank() > 0:
             return None
-        print(f"{done.path} is finished, step {done.step}; a larger max_steps trains on")
+        print(f"{done.path} is finished, step {done.step}; type a larger max_steps to train further")
         with place:
             return print_results(done)
     blueprint.engine.check(blueprint)
@@ -63,7 +63,7 @@ def main(composed: Composed) -> float | None:
     problems = load(blueprint.data, blueprint.seed)
     if not problems.test and (blueprint.keep_best or "").startswith("eval/"):
         raise UserError(
-            f"keep_best={blueprint.keep_best}: {blueprint.data.name} has no test problems; give them (docs/data.md), or type"
+            f"keep_best={blueprint.keep_best}: {blueprint.data.name} has no test problems; add some (docs/data.md), or type"
             " keep_best=reward_total"
         )
     try:
@@ -76,7 +76,7 @@ def main(composed: Composed) -> float | None:
 def run(
     blueprint: Blueprint, problems: ProblemSet, composed: Composed, wanted: str | Path | None
 ) -> float | None:
-    """Trains what is left of the run in its directory, prints what it changed and where its report is."""
+    """Trains the rest of the run in its directory, and prints the results and where the report is."""
     directory = open_directory(
         wanted=wanted,
         default=default_folder("rl_basic", blueprint.name),
@@ -96,21 +96,21 @@ def run(
 
 
 def help_rank_0(blueprint: Blueprint) -> None:
-    """What a launch's other processes do: the data, the run directory and the terminal are rank 0's."""
-    log.addHandler(logging.NullHandler())  # rank 0 speaks for all
+    """Runs a process of rank above 0: rank 0 owns the data, the run directory and the terminal."""
+    log.addHandler(logging.NullHandler())  # only rank 0 logs
     try:
         with signals.handled():
             blueprint.engine.follow(blueprint)
-    except UserError as error:  # rank 0 does not know of it, and the launcher ends the others
+    except UserError as error:  # rank 0 cannot report it; the launcher then ends all processes
         print(escape_controls(f"error: process {rank()}: {error}"), file=sys.stderr)
         raise
 
 
 def print_results(directory: RunDirectory) -> float | None:
-    """First step against last ones, and where the weights and the report are.
+    """Prints the first step against the last ones, and where the weights and the report are.
 
-    Returns the last steps' mean of frac_all_good: the outcome of a run, into which no reward's weight enters; of
-    reward_total where no reward asks for correct answers.
+    Returns the mean of frac_all_good over the last steps, which does not depend on the rewards' weights. If no reward
+    needs grading, returns that of reward_total.
     """
     import rich
 
@@ -128,9 +128,9 @@ def print_results(directory: RunDirectory) -> float | None:
 
 @contextmanager
 def messages_to(directory: RunDirectory) -> Iterator[None]:
-    """Our messages go to the terminal, above a live view, and to the run's train.log."""
+    """Sends log messages to the terminal and to the run's train.log."""
     to_file = logging.FileHandler(directory.path / "train.log", encoding="utf-8", errors="backslashreplace")
-    to_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is said once, elsewhere
+    to_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk is reported elsewhere
     to_file.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(message)s"))
     handlers = [log_handler(), to_file]
     log.setLevel(logging.INFO)

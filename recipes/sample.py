@@ -1,4 +1,4 @@
-"""What models answer: `recipes.sample model=tiny`, or base and trained side by side: `recipes.sample run=RUN_DIR`."""
+"""Shows a model's answers (`recipes.sample model=tiny`), or base and trained side by side (`run=RUN_DIR`)."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ class SampleConfig:
             raise UserError(f"rows={self.rows}: expected a positive integer; e.g. rows=4")
         if self.max_tokens < 1:
             raise UserError(f"max_tokens={self.max_tokens}: expected a positive integer; e.g. max_tokens=256")
-        # Below 1e-6 the logits divided by it overflow float32.
+        # With a temperature below 1e-6, logits / temperature overflows float32.
         if self.temperature != 0 and not 1e-6 <= self.temperature < math.inf:
             raise UserError(
-                f"temperature={self.temperature}: expected 0 (greedy), or a finite number from 1e-6 up;"
+                f"temperature={self.temperature}: expected 0 (greedy) or a finite number of at least 1e-6;"
                 " e.g. temperature=1.0"
             )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"seed={self.seed}: expected a whole number from 0 to 2**63 - 1; e.g. seed=0")
         if self.prompt is not None and not self.prompt.strip():
-            raise UserError("prompt: is empty; expected a question; e.g. \"prompt='What is 17 + 25?'\"")
+            raise UserError("prompt: empty; expected a question; e.g. \"prompt='What is 17 + 25?'\"")
         if [self.prompt is None, self.file is None, not self.interactive].count(False) > 1:
-            raise UserError("prompt, file, interactive: expected one of them; e.g. interactive=true alone")
+            raise UserError("prompt, file, interactive: expected only one of them; e.g. interactive=true")
 
 
 @recipe("sample", SampleConfig)
 def main(composed: Composed) -> None:
-    """Answers the prompts with each model and prints thinking, answer, length and verdict, and what they took."""
+    """Answers the prompts with each model; prints thinking, answers, lengths, verdicts and the time taken."""
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"max_tokens": max_tokens})
     config: SampleConfig = build(SampleConfig, tree)
     if config.model.path is None:
@@ -98,7 +98,7 @@ def main(composed: Composed) -> None:
 
 
 def problems_of(config: SampleConfig, seed: int) -> Sequence[Problem]:
-    """The prompt, the file's questions, or the first rows of the test split (of the train split where there is none)."""
+    """The prompt, the file's questions, or the first rows of the test split (without one, of the train split)."""
     if config.prompt is not None:
         return [question(config.prompt, config.data)]
     if config.file is not None:
@@ -108,10 +108,10 @@ def problems_of(config: SampleConfig, seed: int) -> Sequence[Problem]:
 
 
 def read_questions(path: Path, data: DataConfig) -> list[Problem]:
-    """JSONL rows with `question` and perhaps `answer` (a bare one), or plain text, a question a line."""
+    """The questions of a JSONL file (`question`, optionally `answer` as plain text), or of a text file, one a line."""
     if not path.is_file():
         raise UserError(
-            f"file={path}: no such file; expected .jsonl with question (and answer), or a question a line"
+            f"file={path}: no such file; expected .jsonl with question (and answer), or text with one question a line"
         )
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -129,18 +129,18 @@ def read_questions(path: Path, data: DataConfig) -> list[Problem]:
             found = [question(row["question"], data, str(row.get("answer", ""))) for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"file={path}: expected one object with question (and answer) a line ({type(error).__name__}: {error})"
+                f"file={path}: expected one JSON object a line with question (and answer); {type(error).__name__}: {error}"
             ) from None
     if not found or not all(problem.question for problem in found):
-        lacks = f"row {[bool(p.question) for p in found].index(False) + 1} holds" if found else "holds"
-        raise UserError(f"file={path}: {lacks} no question; expected one a line")
+        lacks = f"row {[bool(p.question) for p in found].index(False) + 1} has" if found else "has"
+        raise UserError(f"file={path}: {lacks} no question; expected one question a line")
     return found
 
 
 def question(text: str, data: DataConfig, answer: str = "") -> Problem:
-    """A question from outside any data set; "" for an unknown answer.
+    """A problem made of a typed question; answer "" means unknown.
 
-    The data's format sentence at its end is taken off, because `data.messages` writes it behind every question.
+    A format sentence of the data set at its end is removed, because `data.messages` adds one to every question.
     """
     text = text.strip()
     language = "ja" if script_share(text, "ja") > 0 else "en"
@@ -154,7 +154,7 @@ def question(text: str, data: DataConfig, answer: str = "") -> Problem:
 
 
 def typed(console: Console, data: DataConfig) -> Iterator[list[Problem]]:
-    """One question a line until the end of input or an empty line."""
+    """Yields one question a line until the end of input or an empty line."""
     while True:
         try:
             line = console.input("question (empty: end)> ")
@@ -167,14 +167,14 @@ def typed(console: Console, data: DataConfig) -> Iterator[list[Problem]]:
 
 @dataclass(frozen=True)
 class Answers:
-    """One side's rollouts, one a problem, and the seconds in which all were sampled."""
+    """One side's rollouts, one a problem, and the seconds that sampling them all took."""
 
     rollouts: list[Rollout]
     seconds: float
 
 
 def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Problem]) -> dict[str, Answers]:
-    """One rollout of each problem for each side; graded where the right answers are known."""
+    """One rollout of each problem for each side, graded if all answers are known."""
     budget, renderer = config.max_tokens, policies.renderer
     params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)
     prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
@@ -190,7 +190,7 @@ def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Pr
 
 
 def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
-    """The question above a column of thinking, answer and verdict for each side."""
+    """The question, and below it one column per side with thinking, answer and verdict."""
     table = Table.grid(expand=True, padding=(0, 2))
     for _ in rollouts:
         table.add_column(ratio=1)
@@ -201,7 +201,7 @@ def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
 
 
 def show_rollout(rollout: Rollout) -> Group:
-    """Thinking with its tags, answer, the boxes in both marked, and a line of facts."""
+    """Thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
     facts = Text(
         f"{len(rollout.completion.tokens)} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
@@ -216,7 +216,7 @@ def show_rollout(rollout: Rollout) -> Group:
 
 
 def tagged_thinking(parsed: Parsed) -> Text:
-    """The reasoning between the think tags that the model, or the end of its prompt, has written."""
+    """The reasoning with its think tags, whether the model or the prompt wrote the opening one."""
     text = Text()
     if parsed.prefilled or THINK_OPEN in parsed.raw:
         text.append(f"{THINK_OPEN}\n", "dim")
@@ -225,7 +225,7 @@ def tagged_thinking(parsed: Parsed) -> Text:
 
 
 def totals(answers: Mapping[str, Answers]) -> Table:
-    """One line a side: tokens, seconds, share cut, share with a box in the reasoning, share correct where graded."""
+    """One line per side: tokens, seconds, share cut, share with a box in the reasoning, share correct if graded."""
     table = Table("", "tokens (mean)", "seconds", "cut", "box in thinking", "correct")
     for side, each in answers.items():
         rollouts, count = each.rollouts, len(each.rollouts)

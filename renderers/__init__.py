@@ -16,7 +16,7 @@ __all__ = ["Renderer", "RendererConfig", "load"]
 
 logger = logging.getLogger("tanka")
 
-# A named format is the model's own template, with a mode chosen, for vocabularies that hold these tokens.
+# A named format is the model's own template in one mode; the vocabulary must hold these tokens.
 _CHATML = ("<|im_start|>", "<|im_end|>")
 NAMES = get_args(get_type_hints(RendererConfig)["name"])
 _VOCABULARY = {
@@ -38,9 +38,9 @@ def load(
 ) -> Renderer:
     """The renderer that `config` names, bound to `tokenizer`.
 
-    model_renderer: the catalogue's format for the model, taken by `renderer=auto`; `auto` where it is not known.
-    stop_tokens, eos_ids: ends of a completion beside the tokenizer's EOS and the template's end of turn (the
-    catalogue's tokens, the generation config's ids).
+    model_renderer: the catalogue's format for the model, used by `renderer=auto`; `auto` for unknown models.
+    stop_tokens, eos_ids: the catalogue's stop tokens and the generation config's EOS ids. They end a completion as
+    well as the tokenizer's EOS and the template's end of turn.
 
     Raises UserError when the vocabulary, the template or the thinking mode does not fit.
     """
@@ -48,8 +48,8 @@ def load(
     name: str = model_renderer if config.name == "auto" else config.name
     if name not in NAMES:
         raise UserError(
-            f"model.renderer={name}: no such chat format; expected one of {', '.join(NAMES)}; a format of your own goes"
-            " in by renderer=NAME (docs/renderers.md)"
+            f"model.renderer={name}: no such chat format; expected one of {', '.join(NAMES)}; for a format of your own"
+            " type renderer=NAME (docs/extending.md)"
         )
     if name == "auto" and not isinstance(config, OwnRendererConfig):
         logger.warning("renderer=auto: %s is not in the catalogue; using its own chat template", model)
@@ -58,12 +58,12 @@ def load(
     if missing := [token for token in _VOCABULARY.get(name, ()) if token not in vocabulary]:
         raise UserError(
             f"renderer={name}: the vocabulary of {model} lacks {' '.join(missing)};"
-            " type renderer=chat_template for the model's own format"
+            " type renderer=chat_template to use the model's own format"
         )
     if missing := [token for token in stop_tokens if token not in vocabulary]:
         raise UserError(
             f"model.stop_tokens: the vocabulary of {model} lacks {' '.join(missing)};"
-            " type model.stop_tokens=[] to end on its own end tokens only"
+            " type model.stop_tokens=[] to use only the end tokens that the model names itself"
         )
     stop_ids = frozenset([*eos_ids, *(vocabulary[token] for token in stop_tokens)])
     if tokenizer.eos_token_id is not None:

@@ -1,4 +1,4 @@
-"""What a renderer is: one chat format bound to one tokenizer. Imports neither torch nor transformers."""
+"""The contract of a renderer, one chat format bound to one tokenizer. Imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rl.schema import TARGET, bound, locate
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What a fingerprint renders: no system turn, so that a template's default system prompt shows, and an earlier
-# assistant turn, so that its treatment of history shows.
+# The conversation that a fingerprint hashes. It has no system turn, to include a template's default system prompt, and
+# an earlier assistant turn, to include the template's treatment of history.
 FIXED_CONVERSATION: list[Message] = [
     {"role": "user", "content": "What is 1 + 1?"},
     {"role": "assistant", "content": "2"},
@@ -28,9 +28,9 @@ FIXED_CONVERSATION: list[Message] = [
 class RendererConfig:
     """The `renderer` node of a blueprint.
 
-    name: a chat format; `auto` takes the one that the catalogue (conf/model) gives for the model.
-    thinking: the template's thinking switch; null leaves the template's default.
-    template: a Jinja file in place of the tokenizer's own template.
+    name: a chat format; `auto` uses the one that the catalogue (conf/model) names for the model.
+    thinking: the template's thinking switch; null keeps the template's default.
+    template: a Jinja file that replaces the tokenizer's own template.
     """
 
     name: Literal[
@@ -45,7 +45,7 @@ class RendererConfig:
             if value is not None and self.name != "chat_template":
                 typed = f"renderer.{option}={str(value).lower() if value in (True, False) else value}"
                 raise UserError(
-                    f"{typed}: renderer={self.name} has no such choice; type renderer=chat_template {typed}"
+                    f"{typed}: renderer={self.name} has no such option; type renderer=chat_template {typed}"
                 )
         if self.template is not None and not Path(self.template).is_file():
             raise UserError(
@@ -55,7 +55,7 @@ class RendererConfig:
 
     @classmethod
     def from_target(cls, node: Mapping[str, Any], key: str) -> RendererConfig:
-        """The config of a node with `_target_`, at the dotted `key`: a format of the user's own."""
+        """The config of a node with `_target_`, at the dotted `key`: a user's own renderer."""
         options = {name: value for name, value in node.items() if name != TARGET}
         target = locate(node[TARGET], f"{key}.{TARGET}")
         return OwnRendererConfig(
@@ -66,10 +66,10 @@ class RendererConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRendererConfig(RendererConfig):
-    """A `renderer` node whose `_target_` names a class or function of the user's: `make(tokenizer, stop_ids)`.
+    """A `renderer` node whose `_target_` names a user's class or function: `make(tokenizer, stop_ids)`.
 
-    The node's other keys go to it by name. stop_ids: the ids that end a completion whatever the format is: the
-    tokenizer's EOS, the generation config's and the catalogue's. See docs/renderers.md for an example.
+    The node's other keys are passed by name. stop_ids: the ids that end a completion in any format: the tokenizer's
+    EOS, the generation config's and the catalogue's. Example: docs/extending.md.
     """
 
     target: str
@@ -77,11 +77,11 @@ class OwnRendererConfig(RendererConfig):
 
 
 class Renderer(Protocol):
-    """A chat format bound to one tokenizer. A class of your own that derives from it needs `name`, `stop_ids`, `prompt`
-    and `parse` (renderers.parsing.Parser does the work); the rest has defaults.
+    """A chat format bound to one tokenizer. A subclass sets `name` and `stop_ids` and defines `prompt` and `parse`
+    (renderers.parsing.Parser does the parsing); the other members have defaults.
 
-    stop_ids: every id that ends a completion. stop_text: text that ends one where no token marks the end of a turn.
-    prefilled: the prompt ends with the opening think tag, so that a completion starts inside the reasoning.
+    stop_ids: every id that ends a completion. stop_text: text that ends one, for formats without an end-of-turn token.
+    prefilled: the prompt ends with the opening think tag, so a completion starts inside the reasoning.
     """
 
     name: str
@@ -90,32 +90,32 @@ class Renderer(Protocol):
     prefilled: bool = False
 
     def prompt(self, messages: list[Message]) -> list[int]:
-        """The ids before the assistant's next turn, its header included; BOS once where the model wants one."""
+        """The ids up to and including the header of the assistant's next turn, with one BOS if the model uses it."""
         ...
 
     def parse(self, completion: Completion) -> Parsed:
-        """Thinking and answer, from the sampled ids; never raises, whatever was sampled."""
+        """Splits the sampled ids into thinking and answer. Never raises."""
         ...
 
     def cut(self, completion: Completion) -> Completion:
-        """The completion up to its `stop_text`, which a sampler that stops at ids runs past; else unchanged."""
+        """The completion up to its `stop_text`: a sampler that stops only at ids runs past it. Otherwise unchanged."""
         return completion
 
     def fingerprint(self) -> str:
         """The name and 16 hexadecimal digits, e.g. `qwen3:0123456789abcdef`.
 
-        Equal digits for renderers that give a fixed conversation the same ids and the same ends.
+        Renderers have equal digits when they give FIXED_CONVERSATION the same ids and have the same stop ids and text.
         """
         rendered = [self.prompt(FIXED_CONVERSATION), sorted(self.stop_ids), self.stop_text]
         return f"{self.name}:{hashlib.sha256(repr(rendered).encode()).hexdigest()[:16]}"
 
 
-# What every renderer is tried on: one question, and the turns of its fingerprint.
+# The roles of the conversations that every renderer is tried on: one question, and the turns of the fingerprint.
 TRIED = (("user",), tuple(message["role"] for message in FIXED_CONVERSATION))
 
 
 def probe(roles: Sequence[str]) -> list[Message]:
-    """A conversation of these roles. Each turn's text is unlike any other, and long enough to notice where one is cut."""
+    """A conversation of these roles. Each turn has its own words, enough of them to notice a cut."""
     return [
         {"role": role, "content": "2" if role == "assistant" else " ".join(_words(turn))}
         for turn, role in enumerate(roles)
@@ -123,9 +123,9 @@ def probe(roles: Sequence[str]) -> list[Message]:
 
 
 def lacks_content(rendered: str, roles: Sequence[str]) -> str | None:
-    """The role of a turn of `probe(roles)` whose text is not in `rendered`, or None.
+    """The role of the first turn of `probe(roles)` whose text is missing from `rendered`, or None.
 
-    White space, case and earlier answers are the format's to change.
+    A format may change white space and case, and may leave out earlier answers.
     """
     seen = rendered.casefold()
     return next(
@@ -143,10 +143,9 @@ def _words(turn: int) -> list[str]:
 
 
 def require_fingerprint(renderer: Renderer, stored: str, where: str) -> None:
-    """Raises UserError, showing both, unless `renderer` renders as the one whose fingerprint `where` holds.
+    """Raises UserError, showing both fingerprints, unless `renderer` renders like the one that `where` was trained with.
 
-    Two names for the same ids are no mismatch. One byte between the prompt of training and the prompt of use can cost
-    half the score.
+    The names may differ. A prompt that differs from training by one byte can cost half the score.
     """
     current = renderer.fingerprint()
     if current.rpartition(":")[2] != stored.rpartition(":")[2]:

@@ -1,4 +1,4 @@
-"""The model's own chat template, which is the truth: its makers' Jinja decides every byte of the prompt."""
+"""Renders with the model's own chat template: its Jinja decides every byte of the prompt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rl.rollouts import Completion, Message, Parsed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Some templates write today's date into the system turn. A macro of the same name stops their clock at the date that
-# the Llama 3 templates fall back on, so that a prompt is the same every day.
+# Some templates write today's date into the system turn. A macro of the same name fixes it to the default date of the
+# Llama 3 templates, so that a prompt is the same every day.
 _STOPPED_CLOCK = (
     "{% macro strftime_now(format) %}{{ format.replace('%d', '26').replace('%b', 'Jul').replace('%B', 'July')"
     ".replace('%m', '07').replace('%Y', '2024').replace('%A', 'Friday').replace('%H', '00').replace('%M', '00')"
@@ -31,11 +31,11 @@ _TURNS: list[Message] = [*_QUESTION, {"role": "assistant", "content": _ANSWER}]
 class ChatTemplate(Renderer):
     """Renders with a Jinja chat template.
 
-    template: a Jinja file; None takes the tokenizer's own. thinking: the template's `enable_thinking`; None leaves its
-    default. stop_ids: ends beside the template's own end of turn.
+    template: a Jinja file; None uses the tokenizer's own. thinking: the template's `enable_thinking`; None keeps its
+    default. stop_ids: ids that end a completion, to which the template's own end of turn is added.
 
-    Raises UserError when there is no template, it is broken, it leaves a question out of the prompt, a file takes too
-    long or too much memory, or the thinking mode asked for is missing.
+    Raises UserError when there is no template, the template is broken or leaves out the question, a template file takes
+    too much time or memory, or the template lacks the requested thinking mode.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ChatTemplate(Renderer):
         )
         if template is not None:
             self._what = f"renderer.template={template}: the template"
-            self._way_out = "correct it, or leave renderer.template out for the model's own template"
+            self._way_out = "correct it, or leave out renderer.template to use the model's own template"
         self._template = self._own_template() if template is None else _read(template)
         if "strftime_now" in self._template:
             self._template = _STOPPED_CLOCK + self._template
@@ -63,13 +63,12 @@ class ChatTemplate(Renderer):
             self._require_limits()
         controls = self._control_tokens()
         self._controls = control_pattern(controls)
-        # The think tags of an earlier assistant turn are the model's own format, which its template keeps or strips.
+        # The template decides whether to keep the think tags of an earlier assistant turn.
         self._answer_controls = control_pattern(t for t in controls if t not in (THINK_OPEN, THINK_CLOSE))
         opening = self._render(_QUESTION, **self._options)
         self.prefilled = opening.rstrip().endswith(THINK_OPEN)
-        self._shown: set[tuple[str, ...]] = (
-            set()
-        )  # the roles of conversations whose texts stand in the prompt
+        # Roles of the conversations that were checked: the template writes the text of each turn.
+        self._shown: set[tuple[str, ...]] = set()
         for roles in TRIED:
             self._require_contents(roles)
         self._check_thinking(thinking)
@@ -111,9 +110,9 @@ class ChatTemplate(Renderer):
                     **options,
                 )
             )
-        except Exception as error:  # a template may raise anything that Python does
+        except Exception as error:  # a template may raise any Python exception
             roles = ", ".join(message["role"] for message in messages)
-            if type(error) is TemplateError:  # what a template's `raise_exception` raises
+            if type(error) is TemplateError:  # from the template's own `raise_exception`
                 raise UserError(f"{self._what} refuses the turns ({roles}): {first_line(error)}") from None
             raise UserError(
                 f"{self._what} fails on the turns ({roles}): {type(error).__name__}: {first_line(error)};"
@@ -133,18 +132,18 @@ class ChatTemplate(Renderer):
             raise UserError(f"{self._what} {wrong}; {self._way_out}")
 
     def _require_contents(self, roles: tuple[str, ...]) -> None:
-        """Raises UserError when a conversation of these roles would be asked without the text of a turn."""
+        """Raises UserError when the template leaves out a turn's text in a conversation of these roles."""
         if roles in self._shown:
             return
         if (role := lacks_content(self._render(probe(roles), **self._options), roles)) is not None:
             raise UserError(
-                f"{self._what} leaves the {role} turn's text out of the prompt ({', '.join(roles)}); expected one that"
-                f" writes each message['content'], which is a text; {self._way_out}"
+                f"{self._what} leaves out the {role} turn's text ({', '.join(roles)}); expected a template that writes"
+                f" every message['content'] (a string); {self._way_out}"
             )
         self._shown.add(roles)
 
     def _control_tokens(self) -> list[str]:
-        """Tokens that content must not forge: special ones, the think tags, and what the template itself writes."""
+        """Tokens that content must not forge: special tokens, the think tags, and added tokens in the template."""
         return [
             token.content
             for token in self._tokenizer.added_tokens_decoder.values()
@@ -166,11 +165,11 @@ class ChatTemplate(Renderer):
         modes = "always thinks" if self.prefilled else "has no thinking switch"
         raise UserError(
             f"renderer={self.name}: thinking={str(thinking).lower()} was asked for, but the chat template of"
-            f" {self._model} {modes}; type renderer=chat_template renderer.thinking=null for its only mode"
+            f" {self._model} {modes}; type renderer=chat_template renderer.thinking=null to use its only mode"
         )
 
     def _find_turn_end(self) -> int | None:
-        """The added token that the template writes after an answer, if it writes one."""
+        """The added token that the template writes after an answer, or None."""
         _, answer, after = self._render(_TURNS, generation=False).rpartition(_ANSWER)
         added = self._tokenizer.added_tokens_decoder
         return (
@@ -184,7 +183,7 @@ def _read(path: str) -> str:
     try:
         if Path(path).stat().st_size > _MOST_BYTES:
             raise UserError(
-                f"renderer.template={path}: has more than {_MOST_BYTES:,} bytes; expected a Jinja chat template"
+                f"renderer.template={path}: is larger than {_MOST_BYTES:,} bytes; expected a Jinja chat template"
             )
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""A chat format of the user's own: made, and tried on one conversation, before anything is trained with it."""
+"""Makes a user's own renderer and tries it on a probe conversation before anything is trained with it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _MEMBERS = ("name", "stop_ids", "stop_text", "prefilled", "prompt", "parse", "cu
 def make_own(
     config: OwnRendererConfig, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]
 ) -> Renderer:
-    """The renderer that the user's class or function makes.
+    """The renderer that the user's class or function returns.
 
-    Raises UserError, naming it, when it raises, lacks a member, returns the wrong kind of value or drops the question.
+    Raises UserError, naming the target, when the user's code raises, lacks a member, returns a wrong type or drops the
+    question.
     """
     key = f"renderer._target_={config.target}"
     try:
@@ -31,12 +32,12 @@ def make_own(
     except Exception as error:  # the user's own code may raise anything
         raise UserError(f"{key}: it raised {type(error).__name__}: {first_line(error)}") from error
     if wrong:
-        raise UserError(f"{key}: {wrong} (docs/renderers.md has an example)")
+        raise UserError(f"{key}: {wrong} (docs/extending.md has an example)")
     return renderer
 
 
 def _fault(renderer: Renderer, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """What keeps `renderer` from being one, or None."""
+    """How `renderer` breaks the contract of `Renderer`, or None."""
     kind = type(renderer).__name__
     if lacking := [member for member in _MEMBERS if not hasattr(renderer, member)]:
         return (
@@ -49,14 +50,14 @@ def _fault(renderer: Renderer, tokenizer: PreTrainedTokenizerBase) -> str | None
         if not isinstance(prompt, list) or not all(
             type(i) is int and 0 <= i < len(tokenizer) for i in prompt
         ):
-            return f"{kind}.prompt returned {prompt!r:.40}; expected a list of ids of the tokenizer"
+            return f"{kind}.prompt returned {prompt!r:.40}; expected a list of token ids"
         if (role := lacks_content(decode(tokenizer, prompt), roles)) is not None:
             turns = ", ".join(roles)
-            return f"{kind}.prompt leaves the {role} turn's text out ({turns}); expected each message['content'] in it"
+            return f"{kind}.prompt leaves out the {role} turn's text ({turns}); expected every message['content']"
     completion = Completion(prompt[:1], [0.0], "length")
     for method, expected in {"parse": Parsed, "cut": Completion}.items():
         found = getattr(renderer, method)(completion)
         if not isinstance(found, expected):
-            return f"{kind}.{method} returned {found!r:.40}; expected a rl.rollouts.{expected.__name__}"
+            return f"{kind}.{method} returned {found!r:.40}; expected an rl.rollouts.{expected.__name__}"
     renderer.fingerprint()
     return None

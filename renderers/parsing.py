@@ -1,4 +1,4 @@
-"""A completion's ids into thinking and answer, split at the think tags; nothing is ever re-encoded."""
+"""Splits a completion's ids into thinking and answer at the think tags; nothing is re-encoded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Whole = TypeVar("Whole", str, list[int])
 
 
 class Parser:
-    """Splits at the tokenizer's own think tokens where it has them, at the tags as plain text otherwise.
+    """Splits at the tokenizer's think tokens if it has them, otherwise at the tags as plain text.
 
-    turn_end: the stop id that ends a turn; the others end the text as a whole (`eos`).
-    stop_text: text that ends a turn, for a format that has no token for it; its think tags are plain text too.
+    turn_end: the stop id that ends a turn (`stop`); every other stop id counts as `eos`.
+    stop_text: text that ends a turn, for a format without a token for it; think tags are then plain text too.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Parser:
         self._open, self._close = vocabulary.get(THINK_OPEN), vocabulary.get(THINK_CLOSE)
 
     def parse(self, completion: Completion) -> Parsed:
-        """The completion up to its first stop token or stop text; how it ended is the sampler's word."""
+        """The completion up to its first stop token or stop text. The sampler decides whether the budget cut it."""
         tokens = completion.tokens
         end = next((i for i, token in enumerate(tokens) if token in self._stop_ids), None)
         ended: Ended = "length"
@@ -65,7 +65,7 @@ class Parser:
 def split_thinking(
     whole: Whole, opens: Sequence[Span], closes: Sequence[Span], prefilled: bool
 ) -> tuple[Whole, Whole]:
-    """(thinking, answer): the answer is what follows the last closing tag, and empty while reasoning is unfinished."""
+    """(thinking, answer): the answer is the part after the last closing tag, empty if the reasoning is unfinished."""
     nothing = whole[:0]
     begin = 0 if prefilled else opens[0][1] if opens else None
     if closes and not (opens and opens[-1] > closes[-1]):

@@ -1,4 +1,4 @@
-"""Plain text for base models without a chat template: `User: …`, `Assistant: …`, turns a blank line apart."""
+"""Plain text for base models without a chat template: `User: …`, `Assistant: …`, with blank lines between turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_TEXT = "\n\nUser:"
 
 
 class RoleColon(Renderer):
-    """Ends with `Assistant:`; the next `User:` line ends an answer (`stop`), as does the model's EOS (`eos`)."""
+    """A prompt ends with `Assistant:`. An answer ends at the next `User:` line (`stop`) or the model's EOS (`eos`)."""
 
     name = "role_colon"
     stop_text: str | None = STOP_TEXT
@@ -40,7 +40,7 @@ class RoleColon(Renderer):
     def cut(self, completion: Completion) -> Completion:
         if STOP_TEXT not in decode(self._tokenizer, completion.tokens):
             return completion
-        # The shortest run of tokens that spells the stop text: a token may hold more than its first characters.
+        # The fewest tokens that include the stop text; the last one may hold further characters.
         end = bisect_left(
             range(len(completion.tokens)),
             True,

@@ -1,4 +1,4 @@
-"""Text into ids without letting content write control tokens, and ids back into text with every token visible."""
+"""Encodes text without letting content write control tokens, and decodes ids with every token visible."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# A lone surrogate is no character, so no text that a tokenizer accepts holds one: content cannot forge the mark.
+# A lone surrogate is not valid text, and `shield` replaces those in content, so content cannot forge the mark.
 _BREAK = "\udc00"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def control_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Matches the first character of each place where the text of a control token starts, overlapping ones too."""
+    """Matches the first character of each occurrence of a control token's text, overlapping ones included."""
     alternatives = "|".join(re.escape(token) for token in tokens if len(token) > 1)
     return re.compile(f"(?s)(?=(?:{alternatives})).") if alternatives else re.compile("(?!)")
 
@@ -23,18 +23,18 @@ def control_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
 def shield(content: str, controls: re.Pattern[str]) -> str:
     """`content` with a mark inside each control token's text, so that `encode` reads it as ordinary text.
 
-    transformers' own `sanitize_control_tokens` wraps the tokens instead, and its wrapping keeps a template from
-    stripping the newlines around the think tags of an earlier turn, which changes the prompt.
+    transformers' own `sanitize_control_tokens` wraps the tokens instead. A template then no longer strips the newlines
+    around an earlier turn's think tags, which changes the prompt.
     """
     return controls.sub(rf"\g<0>{_BREAK}", _SURROGATES.sub("\ufffd", content))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of rendered text, which holds its own BOS if any; text without marks is encoded in one piece."""
+    """The ids of rendered text, which already holds any BOS. Text without marks is encoded in one piece."""
     pieces = text.split(_BREAK)
     return [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
-    """All tokens visible: a think tag may be a special token. A character cut by the budget becomes U+FFFD."""
+    """Text with special tokens kept, because a think tag may be one. A character cut by the budget becomes U+FFFD."""
     return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -1,7 +1,7 @@
-"""A template of the user's own, rendered first in a process of its own with limits: in this one nothing could stop it.
+"""Renders a user's template in a separate process with limits first, because nothing could stop it in this one.
 
-Jinja's sandbox refuses a long `range`, but not `"x" * 10**9`, `10**10**10` or a loop in a loop. This file is also what
-that process runs, so it imports nothing of the project.
+Jinja's sandbox refuses a long `range`, but not `"x" * 10**9`, `10**10**10` or nested loops. The separate process runs
+this file, so it imports nothing from the project.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import sys
 from typing import Any
 
 CPU_SECONDS = 10
-WALL_SECONDS = 120  # with a slow disk under the imports
+WALL_SECONDS = 120  # imports may come from a slow disk
 MEMORY = 2 * 2**30  # bytes of address space; the imports take a quarter of it
 CHARACTERS = 1_000_000  # of one short conversation
 TOO_LARGE = 3
 
 
 def try_template(template: str, tokens: dict[str, Any], renders: list[dict[str, Any]]) -> str | None:
-    """What is wrong when rendering takes too long or too much, or None; errors of any other kind are not its business.
+    """What is wrong when rendering takes too much time or memory, or None. The caller finds all other errors.
 
-    tokens: the special tokens that a template can name, as `tokenizer.special_tokens_map`. renders: for each render its
-    `conversation`, and the options of `apply_chat_template`.
+    tokens: the special tokens that a template can name, as `tokenizer.special_tokens_map`. renders: one dict a render,
+    with its `conversation` and the options of `apply_chat_template`.
     """
     job = json.dumps({"template": template, "tokens": tokens, "renders": renders})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
-        # -P: the names of the files beside this one must not hide those of installed packages.
+        # -P: files in this folder must not hide installed packages of the same name.
         done = subprocess.run(
             [sys.executable, "-P", __file__],
             input=job,
@@ -43,7 +43,7 @@ def try_template(template: str, tokens: dict[str, Any], renders: list[dict[str, 
     except subprocess.TimeoutExpired:
         return f"takes more than {WALL_SECONDS} s for one question"
     if done.returncode == TOO_LARGE:
-        return f"makes more than {CHARACTERS:,} characters of one question, or needs more than {MEMORY // 2**30} GiB"
+        return f"turns one question into more than {CHARACTERS:,} characters, or needs more than {MEMORY // 2**30} GiB"
     if done.returncode < 0:
         return f"takes more than {CPU_SECONDS} s for one question"
     if done.returncode:
@@ -53,13 +53,13 @@ def try_template(template: str, tokens: dict[str, Any], renders: list[dict[str, 
 
 def _main() -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]  # a second to import, and not needed
-    os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # it would say that torch is missing
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # silences the warning about missing torch
     from transformers.utils.chat_template_utils import render_jinja_template
 
     job = json.load(sys.stdin)
     used = int(sum(os.times()[:2])) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used + CPU_SECONDS, used + CPU_SECONDS))
-    if sys.platform == "linux":  # elsewhere the address space has no limit to set
+    if sys.platform == "linux":  # other systems cannot limit the address space
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for options in job["renders"]:
         conversation = options.pop("conversation")
@@ -70,8 +70,8 @@ def _main() -> None:
         except MemoryError:
             os._exit(TOO_LARGE)
         except Exception:
-            return  # the renderer meets it again, and tells
-        if len(found[0][0]) > CHARACTERS:  # the conversations' texts come first
+            return  # the renderer will meet the same error and report it
+        if len(found[0][0]) > CHARACTERS:  # found[0]: the texts, one a conversation
             os._exit(TOO_LARGE)
 
 

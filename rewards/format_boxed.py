@@ -11,7 +11,7 @@ from rl.rollouts import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class FormatBoxed:
-    """Whether the last ``\\boxed{}`` of the graded text is closed and not empty, be its content right or wrong."""
+    """Whether the last ``\\boxed{}`` of the graded text is closed and not empty; its content may be wrong."""
 
     weight: float = 1.0
     baseline: float = 0.0

@@ -1,4 +1,4 @@
-"""1 for a completion of the shape ``<think>...</think><answer>...</answer>``."""
+"""1 for a completion of the form ``<think>...</think><answer>...</answer>``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rl.rollouts import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class FormatThinkAnswer:
-    """Whether each of the four tags stands exactly once, in order, with only blanks outside of them.
+    """Whether each of the four tags appears exactly once, in order, with only white space outside of the blocks.
 
-    The opening think tag may be the end of the prompt; an empty answer does not keep the format.
+    The opening think tag may be the end of the prompt. An empty answer breaks the format.
     """
 
     weight: float = 1.0

@@ -14,8 +14,8 @@ from rl.rollouts import Rollout
 class Overlong:
     """1 + R_length of DAPO (arXiv:2503.14476, section 3.4, equation 13).
 
-    max_tokens: the budget, tokens of a completion. cache_tokens: the interval before it over which the value falls
-    linearly from 1 to 0. With `baseline=1` the reward is the paper's penalty in [-1, 0].
+    max_tokens: the budget, in tokens of a completion. cache_tokens: over this many tokens before the budget the value
+    falls linearly from 1 to 0. With `baseline=1` the reward is the paper's penalty in [-1, 0].
     """
 
     max_tokens: int

@@ -12,7 +12,7 @@ from rl.rollouts import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class Repetition:
-    """Distinct n-grams of tokens as a share of all (distinct-n, arXiv:1510.03055); 1 below n tokens.
+    """The share of distinct n-grams among all n-grams of tokens (distinct-n, arXiv:1510.03055); 1 below n tokens.
 
     ngram: n, in tokens. With `baseline=1` the reward is a penalty that is 0 without repetition.
     """

@@ -1,4 +1,4 @@
-"""A named set of weighted rewards over one grading policy."""
+"""A named set of weighted rewards that share one grader."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")
 
-LARGEST = 3.4e38  # that float32 holds: the learner would make infinity of more, and so do sums over a batch
-CONSTANT_STEPS = 20  # batches after which a reward that never varied is reported
+LARGEST = 3.4e38  # float32's limit: beyond it the learner's rewards would be infinite
+CONSTANT_STEPS = 20  # warn when a reward has not varied for this many batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class FunctionReward:
 class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
-    answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; a
-    term's name is its metric (`reward_<name>`).
+    answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; each
+    is logged as `reward_<name>`.
     """
 
     name: str
@@ -54,7 +54,7 @@ class RewardSet:
     def __post_init__(self) -> None:
         if not self.terms:
             raise UserError(
-                "rewards: no reward in the set; expected at least one, e.g. rewards.correct._target_=rewards.correct.Correct"
+                "rewards: the set is empty; expected at least one reward, e.g. rewards.correct._target_=rewards.correct.Correct"
             )
         for name, term in self.terms.items():
             for key in ("weight", "baseline"):
@@ -64,23 +64,23 @@ class RewardSet:
             wanted = getattr(term, "answer_format", self.answer_format)
             if wanted != self.answer_format:
                 raise UserError(
-                    f"rewards.{name}: it rewards the format {wanted}, but rewards.answer_format={self.answer_format};"
-                    f" use rewards.answer_format={wanted}, or the reward of that format"
+                    f"rewards.{name}: rewards the format {wanted}, but rewards.answer_format={self.answer_format};"
+                    f" type rewards.answer_format={wanted}, or use the reward of that format"
                 )
         self._grader = Grader(self.answer_format, self.answer_region)
 
     @property
     def needs_grading(self) -> bool:
-        """Whether any reward asks if an answer is correct."""
+        """Whether any reward reads `verdict.correct`."""
         return any(getattr(term, "needs_grading", True) for term in self.terms.values())
 
     def start(self) -> None:
-        """Starts the grader's first worker in the background, so that it is ready when the weights are."""
+        """Starts the grader's first worker in the background, to be ready by the time the weights are loaded."""
         if self.needs_grading:
             self._grader.start()
 
     def check(self) -> None:
-        """Grades known answers. Raises UserError when one comes out wrong."""
+        """Grades known answers. Raises UserError when a verdict is wrong."""
         if self.needs_grading:
             self._grader.self_test()
 
@@ -89,15 +89,15 @@ class RewardSet:
         self._grader.close()
 
     def expect(self, rollouts: Sequence[Rollout]) -> None:
-        """Begins to grade rollouts of the next batch to score; returns at once."""
+        """Starts grading rollouts that `score` will be called with next; returns at once."""
         if self.needs_grading:
             self._grader.expect([Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts])
 
     def score(self, rollouts: Sequence[Rollout], *, watch: bool = True) -> None:
         """Sets `verdict`, `rewards` and `reward` of each of the N rollouts; `watch` counts the batch as a training step.
 
-        Raises UserError, naming the reward and the problem, when a reward raises or returns the wrong count; NotFinite (a
-        UserError too) when it returns anything but finite numbers, or when one or their sum is more than float32 holds.
+        Raises UserError, naming the reward and the problem, when a reward raises, returns the wrong count or something
+        other than numbers; NotFinite (a UserError) when a number, or the weighted sum, is NaN or exceeds float32.
         """
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
@@ -111,14 +111,14 @@ class RewardSet:
                 rollout.reward += term.weight * (value - term.baseline)
                 if not abs(rollout.reward) <= LARGEST:
                     raise NotFinite(
-                        f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with"
-                        f" rewards.{name}; expected a finite number of at most {LARGEST:g}"
+                        f"rewards: after adding rewards.{name}, the weighted sum on problem {rollout.problem.id} is"
+                        f" {rollout.reward:g}; expected a finite number of at most {LARGEST:g}"
                     )
             if watch:
                 self._watch(name, values)
 
     def vote(self, rollouts: Sequence[Rollout]) -> None:
-        """Sets `vote` of graded rollouts, which maj@k counts: one number for each value answered to a problem."""
+        """Sets `vote` of graded rollouts, for maj@k: answers of equal value to one problem get the same number."""
         groups: dict[int, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
@@ -132,20 +132,20 @@ class RewardSet:
         if outside is not None and name not in self._warned:
             self._warned.add(name)
             logger.warning(
-                "reward %s returned %g: expected a number in [0, 1]; weight and baseline do the scaling",
+                "reward %s returned %g: expected a number in [0, 1]; scale it with weight and baseline",
                 name,
                 outside,
             )
 
     def _watch(self, name: str, values: list[float]) -> None:
-        """Warns once when a reward has had one and the same value for CONSTANT_STEPS batches."""
+        """Warns once when a reward has had the same value for CONSTANT_STEPS batches."""
         last, steps = self._constant.get(name, (None, 0))
         first = values[0] if len(set(values)) == 1 else None
         steps = steps + 1 if first is not None and first == last else int(first is not None)
         self._constant[name] = (first, steps)
         if steps == CONSTANT_STEPS:
             logger.warning(
-                "reward %s was %g for every rollout of %d steps: it teaches nothing; check its condition or its weight",
+                "reward %s was %g for every rollout of %d steps: it teaches nothing; check its condition",
                 name,
                 first,
                 steps,
@@ -154,28 +154,28 @@ class RewardSet:
 
 def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
     try:
-        # A tuple, so that no reward can take rollouts away; `item` is what numpy and torch call a plain number.
+        # A tuple, so that a reward cannot remove rollouts. `item()` turns numpy and torch scalars into plain numbers.
         values = [value.item() if hasattr(value, "item") else value for value in term(tuple(rollouts))]
     except Exception as error:
         culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
         where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
         raise UserError(
-            f"rewards.{name}: it raised {type(error).__name__} {where}: {first_line(error)}"
+            f"rewards.{name}: raised {type(error).__name__} {where}: {first_line(error)}; fix or replace the reward"
         ) from error
     if len(values) != len(rollouts):
         first = rollouts[0].problem.id if rollouts else "-"
         raise UserError(
-            f"rewards.{name}: it returned {len(values)} values for {len(rollouts)} rollouts (the first is of problem"
-            f" {first}); expected one number a rollout"
+            f"rewards.{name}: returned {len(values)} values for {len(rollouts)} rollouts (first problem: {first});"
+            " expected one number a rollout"
         )
     for value, rollout in zip(values, rollouts, strict=True):
         if not isinstance(value, (int, float)):
             raise UserError(
-                f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a number"
+                f"rewards.{name}: returned {value!r} on problem {rollout.problem.id}; expected a number"
             )
         if not abs(value) <= LARGEST:
             raise NotFinite(
-                f"rewards.{name}: it returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
+                f"rewards.{name}: returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
                 f" of at most {LARGEST:g}"
             )
     return [float(value) for value in values]

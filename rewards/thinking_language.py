@@ -1,4 +1,4 @@
-"""The share of the reasoning that is written in a wanted language."""
+"""The share of the reasoning that is written in the chosen language."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCRIPTS = {
 def script_share(text: str, language: Language) -> float:
     """The share of the letters of `text` in the language's script: Latin for en, kana and kanji for ja.
 
-    LaTeX macros are no letters of any language. 0.0 for a text without letters.
+    LaTeX macros are ignored. 0.0 for a text without letters.
     """
     text = _MACRO.sub(" ", text)
     letters = sum(character.isalpha() for character in text)
@@ -32,7 +32,7 @@ def script_share(text: str, language: Language) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingLanguage:
-    """`script_share` of the reasoning, or of the whole answer where the model does not reason in think tags."""
+    """`script_share` of the reasoning, or of the whole answer if the completion has no reasoning in think tags."""
 
     language: Language
     weight: float = 1.0

@@ -1,6 +1,6 @@
-"""The command line, checked before Hydra runs it: unknown keys and options are answered with the nearest known ones.
+"""Checks the command line before Hydra runs it, and suggests the nearest known name for an unknown key or option.
 
-Hydra accepts `++lrr=1` silently and answers `max_token=256` without a hint, so overrides are checked before it runs.
+Hydra itself accepts `++lrr=1` silently and rejects `max_token=256` without a hint.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from rl.engines.launch import require_one_process
 from rl.errors import UserError, nearest
 from rl.schema import known_keys, takes_any
 
-DEFAULT_MODEL = "tiny"  # of every recipe that has a model
+DEFAULT_MODEL = "tiny"  # in every recipe that has a model
 
 
 def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[list[str], Path | None]:
-    """The command line, checked, and the folder of the sweep it asks for (None: a single run).
+    """The checked command line, and the folder of the sweep it starts (None: a single run).
 
     A key that the schema knows but no YAML lists is passed on with Hydra's `++`.
 
-    Raises UserError for a broken override, an unknown group option, an unknown key or a value of the wrong type.
+    Raises UserError for a broken override, an unknown option or key, or a value of the wrong type.
     """
     args = get_args_parser().parse_intermixed_args(arguments)
     if args.help or args.hydra_help or args.shell_completion or args.info or args.experimental_rerun:
@@ -51,7 +51,7 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
         chosen = [override for override in overrides if groups[str(override.input_line)]]
         config = _compose(args.config_name or name, [first_value(o) for o in chosen])
-        # A run knows its own model: a path says where that lies now.
+        # A run brings its own model; model.path then only says where that model is now.
         of_run = any(o.key_or_group == "run" and o.value() is not None for o in overrides)
         if not of_run and _needs_custom_model(args.config_name or name, chosen, keys, config):
             args.overrides.append("model=custom")
@@ -68,20 +68,20 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
         config = _compose(args.config_name or name, [first_value(parse_override(text)) for text in rewritten])
     multirun = args.multirun or config.hydra.mode == RunMode.MULTIRUN
     if multirun:
-        require_one_process("-m", "start it with python -m: its runs come one after another")
+        require_one_process("-m", "start it with python -m: a sweep runs its jobs one after another")
     swept = next((o for o in overrides if o.is_sweep_override()), None)
     if multirun and "run_dir" in keys:
         raise UserError(
-            "run_dir: one folder cannot hold a sweep's jobs; type hydra.sweep.dir=FOLDER for all of them"
+            "run_dir: one folder cannot hold all jobs of a sweep; type hydra.sweep.dir=FOLDER instead"
         )
     if swept is not None and not multirun:
         raise UserError(
-            f"{swept.input_line}: several values make several runs: add -m; or give one value, or a list in brackets"
+            f"{swept.input_line}: several values need several runs: add -m; or type one value, or a list in brackets"
         )
     checked = [a for a in arguments if a not in typed] + rewritten
     if not multirun or args.cfg is not None:
         return checked, None
-    # A job's folder is named by what the sweep varies, not by what all jobs share.
+    # The name of a job's folder shows only what the sweep varies.
     shared = [o.key_or_group for o in overrides if not o.is_sweep_override() and not o.is_hydra_override()]
     checked.append(f"hydra.job.config.override_dirname.exclude_keys=[{','.join(shared)}]")
     if config.hydra.runtime.choices["hydra/launcher"] == "joblib" and "hydra.launcher.n_jobs" not in keys:
@@ -98,7 +98,7 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         if not folder.is_dir():
             raise UserError(f"--config-dir={config_dir}: no such folder: {folder}")
         if str(folder) not in sys.path:
-            sys.path.append(str(folder))  # a YAML of one's own may name code that lies beside it
+            sys.path.append(str(folder))  # a user's YAML may name code in the same folder
         search_path.prepend("command-line", f"file://{folder}", anchor=SearchPathQuery(provider="schema"))
     try:
         yield Hydra.create_main_hydra2(name, search_path).config_loader
@@ -107,10 +107,10 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
 
 
 def _needs_custom_model(name: str, overrides: list[Override], keys: set[str], config: DictConfig) -> bool:
-    """Whether a path or an id, typed or in a file, would get the default model's format and end tokens.
+    """Whether a model path or id, typed or in a file, would wrongly get the default model's format and stop tokens.
 
-    A model that an experiment or another file chooses stays: a path then says only where its weights lie. `overrides`
-    are those of groups, `keys` all that are typed, `config` is the first job's.
+    If an experiment or another file chooses the model, a path only says where its weights are. overrides: the typed
+    group choices. keys: all typed keys. config: the first job's config.
 
     Raises UserError for a sweep in which some jobs choose a model and others do not.
     """
@@ -132,14 +132,14 @@ def _needs_custom_model(name: str, overrides: list[Override], keys: set[str], co
             found.add(needs(_compose(name, job)))
     if len(found) > 1:
         raise UserError(
-            "model.path, model.id: some jobs of this sweep choose a model and others do not; type model=NAME, or model=custom for a"
+            "model.path, model.id: only some jobs of this sweep choose a model; type model=NAME, or model=custom for a"
             " checkpoint with its own chat template"
         )
     return found == {True}
 
 
 def _group(override: Override, loader: ConfigLoader) -> bool:
-    """Whether the override chooses a group's option; an unknown option is answered with the known ones."""
+    """Whether the override chooses an option of a group. Raises UserError, listing the options, for an unknown one."""
     key = override.key_or_group
     if override.is_delete():
         return False
@@ -150,7 +150,7 @@ def _group(override: Override, loader: ConfigLoader) -> bool:
     for value in values_of(override):
         if isinstance(value, list) and key != "logger":
             raise UserError(
-                f"{override.input_line}: expected one option; with -m, {key}=a,b makes a run of each"
+                f"{override.input_line}: expected one option; type -m {key}=a,b for one run of each"
             )
         for option in value if isinstance(value, list) else [value]:
             if str(option) not in options:
@@ -175,7 +175,7 @@ def _checked_key(override: Override, text: str, tree: Mapping[str, Any], known: 
         or nearest(last, {k for k in known if "." not in k})
         or [k for k in sorted(known) if k.rpartition(".")[2] == last]
     )
-    hint = f"did you mean {close[0]}?" if close else "--cfg job shows every key"
+    hint = f"did you mean {close[0]}?" if close else "type --cfg job to see every key"
     raise UserError(f"{text}: no such key: {key}; {hint}")
 
 
@@ -189,7 +189,7 @@ def _contains(tree: Mapping[str, Any], key: str) -> bool:
 
 
 def _compose(name: str, overrides: list[str]) -> DictConfig:
-    """The composed config with its `hydra` node. Raises UserError in Hydra's words, on one line."""
+    """The composed config with its `hydra` node. Raises UserError with Hydra's message on one line."""
     try:
         return compose(name, overrides, return_hydra_config=True)
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What makes a function a command: Hydra composes, bad input is answered in one line, a plain tree goes to the recipe."""
+"""Turns a function into a command: Hydra composes the config, and bad input ends in one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rl.terminal import escape_controls, escape_shared_console
 
 
 def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Callable[[], None]]:
-    """Makes `run(composed)` the command `python -m recipes.<name>` with conf/<name>.yaml; `schema` types its tree.
+    """Makes `run(composed)` the command `python -m recipes.<name>` with conf/<name>.yaml, checked against `schema`.
 
-    A UserError is one line on stderr and exit code 2. In a multirun a failing job leaves the others running.
+    A UserError becomes one line on stderr and exit code 2. In a multirun, the other jobs run on when one fails.
     """
 
     def decorate(run: Callable[[Composed], Any]) -> Callable[[], None]:
@@ -34,13 +34,13 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
             return run(composed(config))
 
         def main() -> None:
-            gc.disable()  # composing makes many objects that stay: looking through them again and again takes a tenth of it
+            gc.disable()  # composing makes many long-lived objects; collecting takes a tenth of its time
             for stream in filter(None, (sys.stdout, sys.stderr)):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal without UTF-8
             escape_shared_console()
             register_resolvers()
             if "" not in sys.path:
-                sys.path.insert(0, "")  # a console script does not see the user's own modules otherwise
+                sys.path.insert(0, "")  # otherwise a console script cannot import the user's own modules
             try:
                 sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
                 threads.configure(jobs=jobs_of(sys.argv[1:]))  # torch is not loaded yet
@@ -58,14 +58,14 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
 
 
 def fail(message: str) -> None:
-    """One line on stderr, exit code 2; of several processes of a launch the first one speaks."""
+    """Prints one line on stderr, in rank 0 only, and exits with code 2."""
     if rank() == 0:
         print(escape_controls(f"error: {message}"), file=sys.stderr)
     raise SystemExit(2)
 
 
 def _guarded(task: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
-    """`task` with its errors answered here: Hydra would print its own frames, and stop at a sweep's first one."""
+    """`task` with its errors handled here: Hydra would print its own frames and end a sweep at the first error."""
 
     def run(config: DictConfig) -> Any:
         job = HydraConfig.get()

@@ -16,16 +16,16 @@ from rl.errors import UserError
 from rl.storage.run_directory import folder_name
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-JOB_NAME_BYTES = 200  # of a sweep job's folder; file systems allow 255
+JOB_NAME_BYTES = 200  # the longest name of a sweep job's folder; file systems allow 255
 START = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9 // 1000:06d}"
-NAMED_GROUPS = ("model", "data", "rewards", "loss")  # whose options have a name
+NAMED_GROUPS = ("model", "data", "rewards", "loss")  # groups whose options have a `name`
 
 
 @dataclass(frozen=True)
 class Composed:
-    """One composed config. tree: resolved, plain containers. raw: with its interpolations, for `plan=true`.
+    """One composed config. tree: plain containers, resolved. raw: with interpolations, for `plan=true`.
 
-    overrides: as typed. choices: the option taken in each group. job_dir: the folder of a multirun's job, else None.
+    overrides: as typed. choices: the chosen option of each group. job_dir: the folder of a multirun's job, else None.
     """
 
     tree: dict[str, Any]
@@ -40,7 +40,7 @@ def composed(config: DictConfig) -> Composed:
     job = HydraConfig.get()
     multirun = job.mode == RunMode.MULTIRUN
     choices = {str(k): str(v) for k, v in job.runtime.choices.items() if "hydra/" not in str(k)}
-    # An option that does not name itself is called by its file: a run's name, messages and the model card use it.
+    # An option without a name gets its file's name, for the run's name, messages and the model card.
     with open_dict(config):
         for group in NAMED_GROUPS:
             if group in choices and isinstance(config[group], DictConfig):
@@ -55,7 +55,7 @@ def composed(config: DictConfig) -> Composed:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Plain containers, every interpolation resolved. Raises UserError naming the key that dangles or is missing."""
+    """Plain containers with every interpolation resolved. Raises UserError naming the unresolved or missing key."""
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except MissingMandatoryValue as error:

@@ -1,4 +1,4 @@
-"""One `key=value` of the command line in Hydra's grammar: reading it, and what a sweep's several values mean."""
+"""Parses `key=value` overrides in Hydra's grammar, including the several values of a sweep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl.errors import UserError
 
 
 def parse_override(text: str) -> Override:
-    """One command-line override. Raises UserError with the quoting that Hydra's grammar wants."""
+    """One command-line override. Raises UserError that shows the quoting Hydra needs."""
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException:
@@ -26,25 +26,25 @@ def parse_override(text: str) -> Override:
         escaped = value.strip("'\"").replace("'", "\\'")
         raise UserError(
             f"{text}: this value needs quotes inside the shell's quotes: type \"{key}='{escaped}'\""
-            " (text with Japanese, braces, commas or backslashes is easier kept in a YAML file: --config-dir)"
+            " (for text with Japanese, braces, commas or backslashes a YAML file is easier: --config-dir)"
         ) from None
 
 
 def with_quotes(text: str) -> str:
-    """`key=PATH` of something that exists, such as `run=sweep/loss=grpo,seed=1`, quoted as Hydra's grammar wants it."""
+    """`key=PATH` of an existing path, such as `run=sweep/loss=grpo,seed=1`, quoted for Hydra's grammar."""
     key, _, path = text.partition("=")
     return f"{key}='{path}'" if "=" in path and "'" not in path and Path(path).expanduser().exists() else text
 
 
 def values_of(override: Override) -> Iterable[Any]:
-    """The value, or each of a sweep's values."""
+    """The value, or all values of a sweep."""
     if override.is_sweep_override() and override.is_discrete_sweep():
         return [v.strip("'\"") if isinstance(v, str) else v for v in override.sweep_string_iterator()]
     return [override.value()]
 
 
 def first_value(override: Override) -> str:
-    """The override as typed; of a sweep, its first value."""
+    """The override as typed; for a sweep, with its first value."""
     if override.is_sweep_override():
         if not override.is_discrete_sweep():
             return f"{override.get_key_element()}=0"
@@ -53,7 +53,7 @@ def first_value(override: Override) -> str:
 
 
 def grid_size(sweeper: DictConfig, overrides: list[Override]) -> int:
-    """How many jobs the sweeper starts at once: Optuna a batch, the basic one the whole grid."""
+    """How many jobs the sweeper starts at once: Optuna one batch, the basic sweeper the whole grid."""
     if "n_jobs" in sweeper:
         return sweeper.n_jobs
     grid = [parse_override(f"{key}={values}") for key, values in (sweeper.params or {}).items()]

@@ -1,4 +1,4 @@
-"""`plan=true`: what a run would do, where each choice comes from, what it may cost in tokens. Loads no weights."""
+"""`plan=true`: shows what a run would do, where each value comes from, and the token ceiling. Loads no weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ from rl.data.problems import Peek, load_for_plan, peek
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, the last word first
+GLOBAL_GROUPS = (
+    "debug",
+    "sweep",
+    "experiment",
+    "loss",
+)  # groups that may set root keys; the first one listed wins
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -46,7 +51,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
 
 
 def blueprint_tree(composed: Composed) -> Tree:
-    """The composed blueprint, each node with the file it is from and each override with its origin."""
+    """The composed blueprint as a tree, with the origin of each group and override."""
     tree = Tree(f"[bold]{escape(composed.tree['name'])}[/bold]")
     raw = OmegaConf.to_container(composed.raw, resolve=False)
     _grow(tree, composed.tree, cast(dict[str, Any], raw), "", Origins(composed))
@@ -54,7 +59,7 @@ def blueprint_tree(composed: Composed) -> Tree:
 
 
 class Origins:
-    """Where a key's value comes from: the command line, a group's file, or another key."""
+    """Finds where a key's value comes from: the command line, a group's file, or another key."""
 
     def __init__(self, composed: Composed) -> None:
         self.typed = {o.key_or_group: o for o in map(parse_override, composed.overrides)}
@@ -62,7 +67,7 @@ class Origins:
         self.primary = OmegaConf.to_container(OmegaConf.load(CONF / "rl_basic.yaml"), resolve=False)
 
     def of(self, key: str, raw: Any) -> str:
-        """A short text for the tree; "" for a default that nothing has touched."""
+        """A short text for the tree; "" for an unchanged default."""
         if key in self.typed and key not in self.choices:
             return "command line"
         if key in self.choices:
@@ -94,16 +99,16 @@ def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Rende
     """The tokenizer of a model on this machine, and the renderer bound to it."""
     from rl.models.loading import open_renderer
 
-    if composed.job_dir is None:  # the process ends with this plan
+    if composed.job_dir is None:  # the process ends after this plan, so it may hide torch
         gc.disable()
-        # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
+        # Importing torch takes a second; without it transformers still offers its tokenizers.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # silences the warning about missing torch
     return open_renderer(blueprint.model, blueprint.renderer)
 
 
 def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
-    """The first problem as the model will see it; as messages when its tokenizer is not on this machine."""
+    """The first problem as the model will see it; plain messages if the tokenizer is not on this machine."""
     stand_in = Problem(
         "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
     )
@@ -112,7 +117,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
     if renderer is None:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
         notes.append(
-            f"needs the Hub: {blueprint.model.id} (without network, type model.path=FOLDER of a local checkpoint)"
+            f"needs the Hub: {blueprint.model.id} (without network, type model.path=FOLDER with a local checkpoint)"
         )
     else:
         ids = renderer[1].prompt(messages)
@@ -122,7 +127,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
 
 
 def train_problems(blueprint: Blueprint, peeked: Peek, renderer: Renderer | None) -> tuple[int | None, str]:
-    """How many train problems there will be, and "at most " where some rows may still be left out; None: unknown."""
+    """The number of train problems (None: unknown), and "at most " if rows may still be left out."""
     data = blueprint.data
     if data.generator and not data.max_prompt_tokens:
         return peeked.rows, ""

@@ -1,4 +1,4 @@
-"""Whose answers are looked at or measured: a base model alone, or beside it a run's weights or an adapter."""
+"""Finds what `recipes.sample` and `recipes.evaluate` look at: a base model, or a run or an adapter beside its base."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rl.errors import UserError
 from rl.evaluation.base_and_trained import read_config
 from rl.models.export import find_weights
 
-NODES = ("model", "data", "renderer", "rewards")  # what is taken from a run
+NODES = ("model", "data", "renderer", "rewards")  # the nodes taken from a run's config.yaml
 
 
 def subject_of(
     composed: Composed, budget: Callable[[int], dict[str, Any]]
 ) -> tuple[dict[str, Any], Path | None, int]:
-    """The config's tree, the trained weights if any, and the seed of generated problems.
+    """The config's tree, the folder of trained weights (or None), and the seed of generated problems.
 
-    budget: from a run's `max_tokens`, the root key that it gives where that is not typed.
+    budget: turns a run's `max_tokens` into the root key that it sets if that key is not typed.
 
-    Raises UserError for what is no run, and for a folder without weights.
+    Raises UserError if `run` is not a run, and for a folder without weights.
     """
     run, adapter = composed.tree["run"], composed.tree["adapter"]
     if run is not None and adapter is not None:
-        raise UserError("run, adapter: expected one of them; a run brings its own model and weights")
+        raise UserError("run, adapter: expected only one of them; a run brings its own model and weights")
     tree, seed = composed.tree, 0
     weights = None if adapter is None else find_weights(str(adapter), "adapter")
     if run is not None:
@@ -38,19 +38,19 @@ def subject_of(
         config = read_config(weights)
         if missing := [key for key in (*NODES, "seed", "max_tokens") if key not in config]:
             raise UserError(
-                f"run={run}: its config.yaml lacks {missing[0]}; expected the one that a run writes"
+                f"run={run}: its config.yaml lacks {missing[0]}; expected the folder of a training run"
             )
         tree, seed = with_run(composed, config, budget(config["max_tokens"])), config["seed"]
     return {**tree, "rewards": reward_set_from(tree["rewards"])}, weights, seed
 
 
 def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, Any]) -> dict[str, Any]:
-    """The composed tree with the run's model, data, renderer, rewards and budget, but for what is typed of them."""
+    """The composed tree with the run's model, data, renderer, rewards and budget; typed keys take precedence."""
     typed = typed_keys(composed)
     if any(key.partition(".")[0] == "model" for key in typed - {"model.path"}):
         raise UserError(
-            f"run={composed.tree['run']}: a run brings its own model; leave model out (model.path=FOLDER says where that"
-            " lies now), or type adapter=FOLDER with it"
+            f"run={composed.tree['run']}: a run brings its own model; leave out model (or type model.path=FOLDER if it"
+            " was moved), or type adapter=FOLDER instead of run"
         )
     config = copy.deepcopy(composed.raw)
     OmegaConf.set_struct(config, False)
@@ -67,5 +67,5 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
 
 
 def typed_keys(composed: Composed) -> set[str]:
-    """The groups and dotted keys that stand on the command line."""
+    """The groups and dotted keys on the command line."""
     return {str(parse_override(text).key_or_group) for text in composed.overrides}

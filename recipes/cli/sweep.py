@@ -1,4 +1,4 @@
-"""A multirun around its jobs: where each one's output goes, what a failed one leaves, the table and the report at the end."""
+"""Runs the jobs of a multirun: their output, the record of a failed job, the final table and report."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rl.storage.run_directory import RunDirectory
 from rl.terminal import escape_controls
 from rl.threads import usable_cpus
 
-# Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that brings it.
+# Option of hydra/launcher or hydra/sweeper -> the extra of tanka-rl that installs it.
 PLUGINS = {
     "joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray", "optuna": "optuna",
 }  # fmt: skip
 
 
 def run_sweep(start: Callable[[], Any], folder: Path) -> None:
-    """Starts the jobs; whatever becomes of them, prints one line for each and writes the sweep's report.
+    """Starts the jobs; then, even after an error, prints one line for each and writes the sweep's report.
 
-    Exit code 1 unless all of them finished.
+    Exit code 1 unless all jobs finished.
     """
     try:
         start()
@@ -38,10 +38,10 @@ def run_sweep(start: Callable[[], Any], folder: Path) -> None:
 
 
 def run_job(start: Callable[[], Any], hydra: HydraConf) -> Any:
-    """What a job returns; None for one that failed: its error goes into its own folder, and the others run on.
+    """The job's return value; None if it failed: its error is written to its own folder and the other jobs run on.
 
-    The output of a job that runs beside others goes to logs/ in the sweep's folder, with a line here when it starts and
-    when it ends. hydra: the `hydra` node of the job's config.
+    If jobs run in parallel, a job's output goes to logs/ in the sweep's folder, and only its start and end are printed
+    here. hydra: the `hydra` node of the job's config.
     """
     folder = Path(hydra.runtime.output_dir)
     alone = hydra.launcher._target_.endswith(".BasicLauncher")
@@ -53,7 +53,7 @@ def run_job(start: Callable[[], Any], hydra: HydraConf) -> Any:
 
 
 def record_failure(folder: Path, error: Exception) -> None:
-    """Writes a failed job's status and its traceback into the job's own folder, where the run has not done so."""
+    """Writes a failed job's status and error into its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(folder)
     directory.write_status("failed", directory.read_status().get("step", 0), reason_of(error))
@@ -64,7 +64,9 @@ def record_failure(folder: Path, error: Exception) -> None:
 
 @contextlib.contextmanager
 def _own_console(folder: Path) -> Iterator[None]:
-    path = folder.parent / "logs" / f"{folder.name}.log"  # a run finds its own folder empty
+    path = (
+        folder.parent / "logs" / f"{folder.name}.log"
+    )  # not in the job's folder: a new run needs an empty one
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"{folder.name}: started; its output: {path}", flush=True)
     try:
@@ -109,19 +111,19 @@ def print_sweep(folder: Path) -> int:
 
 
 def jobs_at_once(jobs: int) -> int:
-    """How many of a sweep's jobs joblib runs beside each other: it shares the cores among so many, all of them."""
+    """How many of a sweep's jobs joblib runs in parallel; it divides the cores among them."""
     return max(1, min(jobs, usable_cpus()))
 
 
 def jobs_of(arguments: Sequence[str]) -> int:
-    """How many jobs a command line has joblib run beside each other; 1 without joblib."""
+    """How many jobs joblib runs in parallel, by the command line; 1 without joblib."""
     typed = [text.partition("=")[2] for text in arguments if text.startswith("hydra.launcher.n_jobs=")]
     count = int(typed[-1]) if typed and typed[-1].lstrip("-").isdigit() else 1
     return count if count > 0 else usable_cpus()  # joblib's -1: as many as there are CPUs
 
 
 def missing_plugin(message: str) -> str | None:
-    """The answer to Hydra's message that it lacks a launcher or sweeper which an extra of ours brings."""
+    """The error for a launcher or sweeper that one of our extras would install, from Hydra's message; else None."""
     found = re.search(r"'hydra/(?:launcher|sweeper)/(\w+)'", message)
     return (
         f"{found[1]} is not installed; type {_install(found[1])}" if found and found[1] in PLUGINS else None
@@ -129,7 +131,7 @@ def missing_plugin(message: str) -> str | None:
 
 
 def installable(option: str, options: Collection[str]) -> str:
-    """How to get the launcher or sweeper that an unknown option means; "" when none of our extras brings it."""
+    """How to install the launcher or sweeper that an unknown option means; "" if none of our extras has it."""
     meant = [plugin for plugin in PLUGINS if plugin.startswith(option) and plugin not in options]
     return f" ({_install(meant[0])} adds {meant[0]})" if meant else ""
 

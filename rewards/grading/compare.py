@@ -1,6 +1,6 @@
 """Whether an answer states the gold value.
 
-Numbers are compared exactly, collections part by part; what remains (surds, polynomials, functions) goes to a `leaf`,
+Numbers are compared exactly and collections part by part. Surds, polynomials and functions go to a `leaf` comparison,
 which may be expensive.
 """
 
@@ -40,21 +40,21 @@ _UNORDERED = ({""}, {"{}"}, {"", "{}"}, {"cup"}, {"", "cup"})
 
 
 class Unparsable(ValueError):
-    """The answer is not readable as mathematics."""
+    """The answer cannot be read as mathematics."""
 
 
 def equal(gold: str, answer: str, leaf: Leaf) -> bool:
     """Whether the answer states the value of the gold.
 
     leaf(gold, answer) compares two expressions, or two equations, that are neither rational numbers nor collections.
-    Raises Unparsable when the answer cannot be read, exact.TooCostly when its value is too large to compute.
+    Raises Unparsable when the answer cannot be read, exact.TooCostly when its value is too expensive to compute.
     """
     if max(len(gold), len(answer)) > MAX_CHARS:
         if gold.strip() == answer.strip():
             return True
         raise Unparsable("too long")
     gold = tidy(gold)
-    return gold != "" and _equal(gold, tidy(answer), leaf)  # an empty gold is never reached
+    return gold != "" and _equal(gold, tidy(answer), leaf)  # no answer equals an empty gold
 
 
 def _equal(gold: str, answer: str, leaf: Leaf) -> bool:
@@ -84,7 +84,7 @@ def _equal(gold: str, answer: str, leaf: Leaf) -> bool:
 
 @lru_cache(maxsize=8192)
 def _key(text: str) -> str:
-    """What spellings of one text share: no blanks but between digits, no text marks, words in one case."""
+    """A key that spellings of one text share: blanks only between digits, no text marks, words in one case."""
     text = re.sub(rf"(?<![0-9])\s+|\s+(?![0-9])|{WORD_MARK}", "", text)
     if word := _WORD.fullmatch(text):
         return word[1].rstrip(".").casefold()
@@ -98,14 +98,14 @@ def _key(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What an equation says: a value, and the name it is given to. value: None where it only relates expressions."""
+    """What an equation says: a value and the name it is assigned to. value: None if it only relates expressions."""
 
     value: str | None
     name: str | None = None
 
 
 def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
-    """The verdict where one side is an equation or an approximation, None where neither is."""
+    """The verdict if the gold or the answer is an equation or an approximation, else None."""
     stated, rounded = _approximated(gold), _approximated(answer)
     if stated or rounded:
         return any(_equal(stated[0] if stated else gold, value, leaf) for value in rounded or [answer])
@@ -122,7 +122,7 @@ def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
     if len(answer_sides) == 1:
         return False
     if len(gold_sides) == 1:
-        # An expression and its value, as in x+1=8. With 0 on the right it is the equation of a curve or of roots.
+        # An expression and its value, as in x+1=8. With 0 on the right it is an equation to solve, not a value.
         result = read_quantity(answer_sides[-1])
         return result is not None and result.value != 0 and _equal(gold, answer_sides[-1], leaf)
     solved = any(claim.value is not None and read_quantity(claim.value) for claim in (wanted, given))
@@ -130,7 +130,7 @@ def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
 
 
 def _claim(sides: list[str]) -> _Claim | None:
-    """What an equation chain says; None when its numbers contradict each other."""
+    """What an equation chain says; None if its numbers contradict each other."""
     if len(sides) == 1:
         return _Claim(sides[0])
     names = [side for side in sides if side and NAME.fullmatch(side)]
@@ -144,7 +144,7 @@ def _claim(sides: list[str]) -> _Claim | None:
 
 
 def _approximated(text: str) -> list[str]:
-    """Of "exact, approximately rounded": the exact value, and the rounded one where it is a correct rounding."""
+    """For "exact ≈ rounded": the exact value, and the rounded one if it is a correct rounding."""
     sides = approximation_sides(text)
     if len(sides) != 2 or not all(sides):
         return []
@@ -160,7 +160,7 @@ def _approximated(text: str) -> list[str]:
 
 
 def _differ(name: str, other: str) -> bool:
-    """Whether two names are different variables; a word such as Area may name the same thing as a variable."""
+    """Whether two names are different variables. A word such as Area may mean the same as a variable."""
     name, other = _key(name), _key(other)
     return name != other and bool(_VARIABLE.fullmatch(name)) and bool(_VARIABLE.fullmatch(other))
 
@@ -175,7 +175,7 @@ def _same_interval(wanted: Interval, given: Interval, leaf: Leaf) -> bool:
 
 
 def _same_collection(gold: str, answer: str, leaf: Leaf) -> bool:
-    wanted = read_collection(gold) or Collection("{}", (gold,))  # one value is the set of it
+    wanted = read_collection(gold) or Collection("{}", (gold,))  # one value is a set of one
     given = read_collection(answer) or Collection("{}", (answer,))
     kinds = {wanted.kind, given.kind}
     if (
@@ -212,7 +212,7 @@ def _same_expression(gold: str, answer: str, leaf: Leaf) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    """Symbols, not words: no prose, no run of letters but a short product of variables, no digits behind a letter."""
+    """Symbols, not words: no prose, letter runs of at most 3 (a product of variables), no digits after a letter."""
     if not text.isascii() or WORD_MARK in text:
         return False
     bare = re.sub(r"\\[A-Za-z]+", " ", text)
@@ -224,5 +224,5 @@ def _is_formula(text: str) -> bool:
 
 
 def _in_radians(text: str) -> str:
-    """Degrees are a unit to be dropped, but not inside a function."""
+    """Converts degrees to radians if there is a trigonometric function; otherwise ° is a unit."""
     return _DEGREES.sub(r"(\1\\frac{\\pi}{180})", text) if _TRIGONOMETRIC.search(text) else text

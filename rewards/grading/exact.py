@@ -1,4 +1,4 @@
-"""Exact value of a rational expression: integers, decimals, fractions, roots and powers, never a float."""
+"""The exact value of a rational expression of integers, decimals, fractions, roots and powers; never a float."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 import re
 from fractions import Fraction
 
-MAX_BITS = 40_000  # about the size of 3500!; larger results are refused before they are computed
+MAX_BITS = 40_000  # about the size of 3500!; larger results are rejected before they are computed
 MAX_DEPTH = 40
 
 _TOKEN = re.compile(
     r"""\s*(?:
-    # 3\frac{1}{2} and 3 1/2 are mixed numbers, unless a power makes them products
+    # 3\frac{1}{2} and 3 1/2 are mixed numbers, unless a power or factorial follows
     (?P<mixed> \d[\d,]* (?: \s*\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\} | \s+\d+\s*/\s*\d+(?!\d) ) (?!\s*[\^!]) )
     | (?P<repeating> \d*\.\d*\\overline\{\d+\} )
-    # thousands in groups of three behind commas or blanks, decimals, an exponent as in 1.2e3
+    # thousands in groups of three after commas or blanks, decimals, an exponent as in 1.2e3
     | (?P<number> (?: [1-9]\d{0,2}(?:,\d{3})+(?![\d,]) | [1-9]\d{0,2}(?:[ ]\d{3})+(?![\d/]) | \d+ )
         (?:\.\d*)? (?:[eE][+-]?\d{1,4}(?!\d))? | \.\d+ )
     | (?P<operator> \\frac(?![A-Za-z]) | \\sqrt(?![A-Za-z]) | \*\* | [-+*/^!(){}\[\]] )
@@ -27,7 +27,7 @@ _LITERAL = re.compile(
     rf"[+-]?\s*(?:\d[\d, ]*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|\d*\.\d*\\overline\{{\d+\}}|(?:\d[\d,]*\s*)?{_FRACTION})",
     re.ASCII,
 )
-# 18-20, 1/2 - 3/4, 2024-05-01, 2024/05/01, 05/01: a fraction has one slash, and no number begins with 0.
+# Ranges and dates: 18-20, 1/2 - 3/4, 2024-05-01, 2024/05/01, 05/01. A fraction has one slash and no leading 0.
 _SPAN = re.compile(
     rf"-?{_DIGITS}(?:/\d+)?(?:\s*-\s*-?{_DIGITS}(?:/\d+)?)+|\d+(?:\s*/\s*\d+){{2,}}|0\d+/\d+|\d+/0\d+",
     re.ASCII,
@@ -36,33 +36,33 @@ _PLAIN = re.compile(r"[+-]?\d{1,300}(?:\.\d{1,300})?", re.ASCII)
 
 
 class NotRational(ValueError):
-    """The text is not a rational expression that this module reads."""
+    """The text is not a rational expression that this module can read."""
 
 
 class TooCostly(ValueError):
-    """The text is well formed, but its value is too large to compute."""
+    """The text is well formed, but computing its value would take too long."""
 
 
 def evaluate(text: str) -> Fraction:
-    """The exact value of `text`, as tidied by `text.tidy`.
+    """The exact value of `text`, which `text.tidy` has tidied.
 
-    Raises NotRational for anything but one rational value, TooCostly for power towers, large factorials and the like.
+    Raises NotRational unless it is one rational value, TooCostly for power towers, large factorials and the like.
     """
     return Fraction(text) if _PLAIN.fullmatch(text) else _Parser(text).value()
 
 
 def is_literal(text: str) -> bool:
-    """Whether this is a number as it is written, a fraction or mixed number included, not a calculation."""
+    """Whether this is a plain number, fraction or mixed number rather than a calculation."""
     return bool(_LITERAL.fullmatch(text))
 
 
 def is_span(text: str) -> bool:
-    """Whether these are numbers joined as in a range or a date; `evaluate` would compute a difference or a quotient."""
+    """Whether this is a range or a date, which `evaluate` would take for a difference or a quotient."""
     return bool(_SPAN.fullmatch(text))
 
 
 class _Parser:
-    """Recursive descent over numbers, which are read with the tokens, and operators, which bind as usual."""
+    """Recursive descent with the usual operator precedence; the tokenizer already turns numbers into Fractions."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[str | Fraction] = []
@@ -82,7 +82,7 @@ class _Parser:
     def value(self) -> Fraction:
         value = self.sum()
         if self.position < len(self.tokens):
-            raise NotRational("something behind the value")
+            raise NotRational("something after the value")
         return value
 
     def peek(self) -> str | Fraction:
@@ -209,7 +209,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def _root(value: Fraction, index: Fraction) -> Fraction:
-    """The rational root; NotRational where there is none."""
+    """The rational root. Raises NotRational if there is none."""
     if value < 0 or index.denominator != 1 or not 2 <= index <= 64:
         raise NotRational("a root without a rational value")
     numerator, denominator = (_integer_root(n, int(index)) for n in (value.numerator, value.denominator))
@@ -232,7 +232,7 @@ def _integer_root(value: int, index: int) -> int:
 
 def _factorial(value: Fraction) -> Fraction:
     if value.denominator != 1 or value < 0:
-        raise NotRational("a factorial of no whole number")
+        raise NotRational("a factorial of something other than a whole number")
     if value > 3000:
         raise TooCostly("a large factorial")
     return Fraction(math.factorial(int(value)))

@@ -1,4 +1,4 @@
-"""Where the answer stands in a completion: the last box, or the answer block, of the part that is graded."""
+"""Finds the answer in a completion: the last box, or the answer block, of the graded part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ANSWER_TAGS = re.compile(r"</?(?:think|answer)>")
 
 @dataclass(frozen=True)
 class Box:
-    """A box in a text: its content (None when it never closes), and whether it is written as ``\\boxed{}``."""
+    """A box in a text: its content (None if it never closes), and whether it is written as ``\\boxed{}``."""
 
     content: str | None
     proper: bool = True
@@ -31,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Extraction:
-    """The answer as written, whether the wanted format holds, and, without an answer, why there is none."""
+    """The answer as written (or None), whether it has the required format, and the reason for a missing answer."""
 
     answer: str | None
     format: bool
@@ -39,13 +39,13 @@ class Extraction:
 
 
 def cut_at_end_of_turn(text: str) -> str:
-    """The model's own turn: what follows its first end token belongs to a turn that it made up."""
+    """The model's own turn: text after the first end token belongs to a turn that it made up."""
     match = _END_OF_TURN.search(text)
     return text[: match.start()] if match else text
 
 
 def parse_text(completion: str, prefilled_think: bool = False) -> Parsed:
-    """A completion given as text, split at its think tags; an unfinished reasoning leaves no text."""
+    """A completion given as text, split at its think tags. If the reasoning is unfinished, the answer text is empty."""
     raw = cut_at_end_of_turn(completion)
     head, close, text = raw.rpartition("</think>")
     reopened = "<think>" in text
@@ -55,13 +55,15 @@ def parse_text(completion: str, prefilled_think: bool = False) -> Parsed:
 
 
 def last_box(text: str) -> Box | None:
-    """The last ``\\boxed`` that opens a brace; without any, a ``\\fbox{}`` or a brace-less ``\\boxed 5``."""
+    """The last ``\\boxed{``; if there is none, the last ``\\fbox{``, then the last brace-less ``\\boxed 5``."""
     for pattern, proper in ((_BOX, True), (_FRAME, False)):
         match = _last_match(pattern, text)
         if match:
             end = closing(text, match.end() - 1)
             content = text[match.end() : end] if end >= 0 else None
-            if content and text[match.start() - 1 : match.start()] == "\\":  # an escaped transcript
+            if (
+                content and text[match.start() - 1 : match.start()] == "\\"
+            ):  # the transcript doubles backslashes
                 content = content.replace("\\\\", "\\")
             return Box(content, proper)
     bare = _last_match(_BARE_BOX, text)
@@ -69,7 +71,7 @@ def last_box(text: str) -> Box | None:
 
 
 def boxed_answer(text: str) -> Extraction:
-    """The content of the last box; an empty or unclosed one is no answer, whatever earlier boxes hold."""
+    """The content of the last box. If it is empty or unclosed there is no answer, whatever earlier boxes contain."""
     box = last_box(text)
     if box is None:
         return Extraction(None, False, "no_box")
@@ -81,10 +83,10 @@ def boxed_answer(text: str) -> Extraction:
 
 
 def tagged_answer(raw: str, prefilled: bool) -> Extraction:
-    """The content of the one answer block after the reasoning, a box inside it unwrapped.
+    """The content of the one answer block after the reasoning; a box inside it is unwrapped.
 
-    The format holds when each of the four tags stands exactly once, in order, with only blanks outside of them; the
-    opening think tag may have been the end of the prompt.
+    The format requires each of the four tags exactly once, in order, with only white space outside of the blocks. The
+    opening think tag may be the end of the prompt.
     """
     text = cut_at_end_of_turn(raw)
     if prefilled:
@@ -109,7 +111,7 @@ def tagged_answer(raw: str, prefilled: bool) -> Extraction:
 
 
 def _last_think(tags: list[str]) -> int:
-    """Where the reasoning ends among the tags: after everything while it is open, -1 without any."""
+    """Index of the tag that ends the reasoning; len(tags) if it is still open, -1 if there is no reasoning."""
     places = [i for i, tag in enumerate(tags) if tag in ("<think>", "</think>")]
     if not places:
         return -1

@@ -1,4 +1,4 @@
-"""The canonical gold answer in a raw data-set field, or the reason why the row must be rejected."""
+"""The canonical gold answer of a raw data-set field, or the reason why the row must be rejected."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ GoldReason = Literal["missing_marker", "different_markers", "unreadable_gold"]
 
 _MARKER = re.compile(r"#{4,}")
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator marks
-_RANGE = re.compile(r"(?<=\d)\s*~\s*(?=\d)")  # TeX's blank between thousands, were it not plain text
-_DIMENSIONS = re.compile(r"\d\s*[xX]\s*(?!10\s*\^)\d")  # neither a number nor a product; 3 x 10^8 is one
-_FORMULA = re.compile(r"[\\^/%％*!(]")  # kept as it is written
+_RANGE = re.compile(r"(?<=\d)\s*~\s*(?=\d)")  # in plain text ~ is a range; in TeX it is a blank
+_DIMENSIONS = re.compile(r"\d\s*[xX]\s*(?!10\s*\^)\d")  # 3 x 4 is not a number; 3 x 10^8 is
+_FORMULA = re.compile(r"[\\^/%％*!(]")  # a gold with one of these is kept as written
 _NOTE = re.compile(r"\s*[(\[](?:[^()\[\]0-9]*|[^()\[\]]*(?:訳|注|[Nn]ote)[^()\[\]]*)[)\]].*", re.DOTALL)
 _MAX_BITS = 1024
 _CODE_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
 
 class GoldError(ValueError):
-    """A row whose gold cannot be read; it is counted and left out, never trained on."""
+    """The gold of a row cannot be read. Such rows are counted and left out of training."""
 
     def __init__(self, reason: GoldReason) -> None:
         super().__init__(reason)
@@ -36,10 +36,10 @@ class GoldError(ValueError):
 def canonical_gold(field: str, layout: Layout) -> str:
     """The gold of one row.
 
-    layout: ``marker`` takes the number after GSM8K's ``####`` (a plain number: separators, units, currency and
-    percent sign dropped); ``boxed`` the content of the last ``\\boxed{}`` outside code fences; ``plain`` the field, a
-    number in its shortest spelling. What is not one number (a range, a date, an expression) stays as it is written, but
-    for ``marker``, where it is no gold. Raises GoldError with the reason.
+    layout: ``marker`` takes the number after GSM8K's ``####``, without separators, units, currency and percent sign;
+    ``boxed`` the content of the last ``\\boxed{}`` outside code fences; ``plain`` the whole field, with a number in its
+    shortest spelling. A field that is not one number (a range, a date, an expression) is kept as written, except with
+    ``marker``, which rejects it. Raises GoldError with the reason.
     """
     if layout == "marker":
         return _after_marker(field)
@@ -53,7 +53,7 @@ def canonical_gold(field: str, layout: Layout) -> str:
         gold = _RANGE.sub("〜", gold)
         if _DIMENSIONS.search(fold(gold)) and "\\" not in gold:
             raise GoldError("unreadable_gold")
-    if len(gold) > MAX_CHARS:  # can be compared as text only
+    if len(gold) > MAX_CHARS:  # such a gold is compared as text only
         return gold
     if not re.search(r"\w", tidy(gold)):
         raise GoldError("unreadable_gold")
@@ -67,7 +67,7 @@ def canonical_gold(field: str, layout: Layout) -> str:
 
 
 def canonical_raw_gold(field: str) -> str:
-    """The gold of a field whose layout is not known: of the marker ``####`` and the box, the one that stands last."""
+    """The gold of a field of unknown layout: what the last marker ``####`` or box gives, whichever comes later."""
     prose = fold(_CODE_FENCE.sub("", field))
     boxed = max(prose.rfind(r"\boxed"), prose.rfind(r"\fbox"))
     return canonical_gold(field, "boxed" if boxed > prose.rfind("####") else "marker")
@@ -90,15 +90,15 @@ def _after_marker(field: str) -> str:
 
 
 def _first_line(value: str) -> str:
-    """The first line with text, without calculator marks, asterisks and a translator's note."""
+    """The first non-empty line, without calculator marks, asterisks and a translator's note."""
     line, *_ = [*_CALCULATION.sub("", value).strip("* \r\n\t").splitlines(), ""]
     return _NOTE.sub("", line) if len(line) <= MAX_CHARS else line
 
 
 def _number(text: str, behind_marker: bool) -> str | None:
-    """A number in its shortest spelling; a fraction stays the reduced p/q unless it was written as a decimal.
+    """A number in its shortest spelling; one written as a fraction becomes the reduced p/q.
 
-    None for what would have to be computed, and for parts and groups (5割, 2 dozen), which may mean two numbers.
+    None for calculations, and for shares and groups (5割, 2 dozen), which may mean two numbers.
     behind_marker: a percent sign is dropped, and a bare letter is a unit (see `read_quantity`).
     """
     if len(text) > MAX_CHARS:

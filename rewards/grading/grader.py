@@ -1,4 +1,4 @@
-"""Grading a batch: plain numbers at once in this process, everything else in the worker pool."""
+"""Grades a batch: plain numbers in this process, everything else in the worker pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reason = Literal[
     "correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated", "ungraded"
 ]
 
-# One case for each part of the grader that a broken environment takes away (a percent sign under another antlr).
+# (answer, gold, equal): one case for each part that a broken installation loses, such as % under another antlr version.
 _SELF_TEST = (
     ("50\\%", "50", True),
     ("１，２００円", "1200", True),
@@ -37,7 +37,7 @@ _SELF_TEST = (
     ("x^2+1", "x^2+2x+1", False),
     ("\\sqrt{12}", "2\\sqrt{2}", False),
 )
-_SELF_TEST_TRIES = 5  # on a machine so busy that a comparison of milliseconds outlives its limit
+_SELF_TEST_TRIES = 5  # on a busy machine even a short comparison may time out
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one completion earned, and why.
+    """The grade of one completion and its reason.
 
-    correct: None where no reward needs it, so that nothing was compared. format: the answer stands in the wanted
-    format, right or wrong. extracted: the answer as the model wrote it.
-    seconds: the time that the comparison took.
+    correct: None if no reward needs grading, so nothing was compared. format: the answer has the required format,
+    whether right or wrong. extracted: the answer as the model wrote it. seconds: duration of the comparison.
     """
 
     correct: bool | None
@@ -71,11 +70,11 @@ class _Deferred(Exception):
 
 @dataclass
 class Grader:
-    """Grades completions by one policy (docs/grading.md), with the same verdict from any thread or process.
+    """Grades completions as docs/grading.md says; verdicts are the same from any thread or process.
 
     answer_format: ``boxed`` takes the last ``\\boxed{}``, ``think_answer`` the one ``<answer>`` block.
     answer_region: where a box counts: ``after_thinking``, or ``anywhere`` in the completion.
-    workers: processes for what is not a plain number; they start with the first such answer, or with `start`.
+    workers: processes for answers that are not plain numbers; they start at the first such answer, or in `start`.
     """
 
     answer_format: AnswerFormat = "boxed"
@@ -93,7 +92,7 @@ class Grader:
         self.close()
 
     def start(self) -> None:
-        """Starts the first worker in the background; a batch that needs more starts them."""
+        """Starts the first worker in the background; batches that need more workers start them later."""
         self._pool.start()
 
     def close(self) -> None:
@@ -101,7 +100,7 @@ class Grader:
         self._pool.close()
 
     def grade(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """One verdict a sample, in order. Never raises on what a model wrote, and never takes 1 s for one sample."""
+        """One verdict a sample, in order. No completion makes it raise or takes it 1 s or more."""
         found = [self._extract(sample.parsed) for sample in samples]
         answered = [(s.gold, e.answer) for s, e in zip(samples, found, strict=True) if e.answer is not None]
         outcomes = iter(self.compare(answered))
@@ -113,7 +112,7 @@ class Grader:
         ]
 
     def extract(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """Verdicts on the format alone, in order: the answers are found and not compared."""
+        """Verdicts without `correct`, in order: answers are extracted but not compared."""
         found = [self._extract(sample.parsed) for sample in samples]
         return [
             Verdict(None, extraction.format, extraction.answer, sample.gold, "ungraded", 0.0)
@@ -121,20 +120,20 @@ class Grader:
         ]
 
     def expect(self, samples: Sequence[Sample]) -> None:
-        """Begins with what of the next `grade` takes a worker; returns at once."""
+        """Starts the comparisons of the next `grade` call that need a worker; returns at once."""
         found = ((sample.gold, self._extract(sample.parsed).answer) for sample in samples)
         pairs = [(gold, answer) for gold, answer in found if answer is not None]
         self._pool.expect([(gold, answer) for gold, answer in pairs if compare_here(gold, answer) is None])
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Reason, float]]:
-        """(reason, seconds) for each (gold, answer): here as far as exact arithmetic goes, else by a worker."""
+        """(reason, seconds) for each (gold, answer), in this process if exact arithmetic decides, else in a worker."""
         here = [compare_here(gold, answer) for gold, answer in pairs]
         deferred = [pair for pair, outcome in zip(pairs, here, strict=True) if outcome is None]
         elsewhere = iter(self._pool.compare(deferred) if deferred else ())
         return [outcome or cast(tuple[Reason, float], next(elsewhere)) for outcome in here]
 
     def self_test(self) -> None:
-        """Compares a handful of known answers. Raises UserError when this installation gets one wrong."""
+        """Compares a few known answers. Raises UserError when this installation gets one wrong."""
         for _ in range(_SELF_TEST_TRIES):
             outcomes = self.compare([(gold, answer) for answer, gold, _ in _SELF_TEST])
             if all(reason != "timeout" for reason, _ in outcomes):
@@ -142,8 +141,8 @@ class Grader:
         for (answer, gold, expected), (reason, _) in zip(_SELF_TEST, outcomes, strict=True):
             if (reason == "correct") is not expected:
                 raise UserError(
-                    f"the grader's self-test fails: {answer} against {gold} is {reason}; reinstall math-verify and the"
-                    " antlr4-python3-runtime that it was built for"
+                    f"the grader's self-test failed: {answer} against {gold} is {reason}; reinstall math-verify and the"
+                    " version of antlr4-python3-runtime that it needs"
                 )
 
     def _extract(self, parsed: Parsed) -> Extraction:
@@ -163,7 +162,7 @@ def _graded(sample: Sample, extraction: Extraction, reason: Reason, seconds: flo
 
 
 def compare_here(gold: str, answer: str) -> tuple[Reason, float] | None:
-    """The outcome where numbers and the shape of the answer decide it; None where a worker must."""
+    """(reason, seconds) if numbers or the answer's form decide the comparison; None if it needs a worker."""
     start = time.perf_counter()
     reason: Reason
     try:
@@ -174,18 +173,18 @@ def compare_here(gold: str, answer: str) -> tuple[Reason, float] | None:
         reason = "unparsable"
     except TooCostly:
         reason = "timeout"
-    except Exception:  # a mistake of ours must cost one sample, not the run; it is counted as an error
+    except Exception:  # a bug in the grader costs one sample, not the run; the reason `error` counts it
         reason = "error"
     return reason, time.perf_counter() - start
 
 
 def _defer(gold: str, answer: str) -> bool:
-    """Refuses what is costly or unreadable before a worker sees it."""
+    """Rejects costly or unreadable expressions before they reach a worker."""
     for side in equation_sides(answer):
         check(side)
     try:
         for side in equation_sides(gold):
             check(side)
     except Unparsable:
-        return False  # a readable answer that is not the gold's text
+        return False  # the gold cannot be read as mathematics, so only the same text equals it
     raise _Deferred

@@ -13,7 +13,7 @@ _MYRIAD = 10_000
 
 
 def spoken_number(text: str) -> int | None:
-    """The number that English words or kanji numerals name; None for any other text."""
+    """The number written in English words or kanji numerals; None for any other text."""
     text = text.replace(WORD_MARK, "").lower().strip()
     if not text:
         return None
@@ -27,7 +27,7 @@ def spoken_number(text: str) -> int | None:
 
 
 def _added(tokens: list[tuple[int | None, int | None]], section_end: int) -> int:
-    """The sum of (digit, scale) tokens: a scale of `section_end` or more multiplies all that stands before it."""
+    """The sum of (digit, scale) tokens; a scale of `section_end` or more multiplies the whole section before it."""
     total = section = digit = 0
     for value, scale in tokens:
         if value is not None:

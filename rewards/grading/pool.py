@@ -1,7 +1,7 @@
-"""Worker processes for comparisons that may hang: a batch survives each of them being killed.
+"""Worker processes for comparisons that may hang. A batch survives the death of any worker.
 
-Plain subprocesses with a line protocol: they may be started from any thread, from asyncio and from a pool's daemonic
-process, and they end when the pipe from their parent closes. The caller's signals are not touched.
+They are plain subprocesses with a line protocol, so they can be started from any thread, from asyncio and from a
+daemonic pool process. They end when the pipe from their parent closes. The caller's signal handlers are not touched.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 
 from rl.errors import UserError
 
-LIMIT_SECONDS = 0.8  # of one comparison, so that a sample stays below 1 s
+LIMIT_SECONDS = 0.8  # for one comparison, so that a sample stays below 1 s
 
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 1.0  # seconds beyond the worker's own limit until it counts as stuck
+_PATIENCE = 1.0  # seconds past the worker's own limit before it is considered stuck
 _START_SECONDS = 60.0
-_TRIES = 3  # a comparison whose worker dies is given to another one
+_TRIES = 3  # attempts at one comparison when workers die
 
 
 @dataclass
 class _Task:
-    """One comparison as it is sent, and its outcome ("" until there is one)."""
+    """One comparison: the line to send, and its outcome (`reason` is "" until it is known)."""
 
     line: bytes
     tries: int = 0
@@ -46,12 +46,17 @@ class _Task:
 
 
 class _Worker:
-    """One process; it serves one task at a time. Idle, it has no deadline."""
+    """One process, which serves one task at a time. An idle worker has no deadline."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rewards.grading.worker"],  # -P: no module of the current folder
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "rewards.grading.worker",
+            ],  # -P: do not import from the current folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -69,15 +74,15 @@ class _Worker:
         task.tries += 1
         task.started = time.monotonic()
         self.task, self.deadline = task, task.started + LIMIT_SECONDS + _PATIENCE
-        with contextlib.suppress(BrokenPipeError):  # a worker that is gone is noticed by its closed output
+        with contextlib.suppress(BrokenPipeError):  # a dead worker is detected by its closed output
             self._input.write(task.line)
 
     def read(self) -> str:
-        """What the worker printed; "" once it has gone. Its lines are short, so they arrive whole."""
+        """What the worker printed; "" once it has exited. Its lines are short, so they arrive complete."""
         return self.output.read(4096).decode()
 
     def kill(self) -> None:
-        """Ends the process and the child that it forked: both are in the worker's own session."""
+        """Kills the process and its forked child, which share the worker's session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._input.close()
@@ -87,7 +92,7 @@ class _Worker:
 
 @dataclass
 class Pool:
-    """`compare` decides a batch of (gold, answer) pairs on up to `size` processes, started when first needed."""
+    """Compares batches of (gold, answer) pairs on up to `size` processes, started when first needed."""
 
     size: int = 2
     _workers: list[_Worker] = field(default_factory=list)
@@ -97,13 +102,13 @@ class Pool:
     _owner: int = field(default_factory=os.getpid)
 
     def start(self) -> None:
-        """Starts the first process and returns at once; it imports what it needs in the meantime."""
+        """Starts the first process and returns at once; the process does its imports in the background."""
         self._adopt()
         with self._lock:
             self._fill(1)
 
     def expect(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Begins to compare these pairs in the background: the next `compare` finds them done, or under way."""
+        """Starts comparing these pairs in the background; the next `compare` uses the results."""
         self._adopt()
         if new := {pair: _Task.of(pair) for pair in pairs if pair not in self._expected}:
             self._expected |= new
@@ -114,7 +119,7 @@ class Pool:
             self._run(tasks)
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, float]]:
-        """(reason, seconds) for each pair, in order; equal pairs are compared once. Concurrent calls take turns."""
+        """(reason, seconds) for each pair, in order. Duplicates are compared once. Concurrent calls run one by one."""
         self._adopt()
         expected, self._expected = self._expected, {}
         tasks = {pair: expected.get(pair) or _Task.of(pair) for pair in dict.fromkeys(pairs)}
@@ -123,18 +128,18 @@ class Pool:
         return [(tasks[pair].reason, tasks[pair].seconds) for pair in pairs]
 
     def close(self) -> None:
-        """Ends the processes, and what was expected of them; the next `compare` starts new ones."""
+        """Ends the processes and drops expected comparisons; the next `compare` starts new processes."""
         self._adopt()
         expected, self._expected = self._expected, {}
         for task in expected.values():
-            task.reason = task.reason or "error"  # so that whoever compares them ends
+            task.reason = task.reason or "error"  # ends the thread that still compares them
         with self._lock:
             for worker in self._workers:
                 worker.kill()
             self._workers.clear()
 
     def _adopt(self) -> None:
-        """In a forked process the workers and the lock are the parent's: begin anew."""
+        """After a fork the workers and the lock belong to the parent: starts with new ones."""
         if self._owner != os.getpid():
             self._workers, self._expected, self._lock, self._owner = [], {}, threading.Lock(), os.getpid()
 
@@ -159,9 +164,9 @@ class Pool:
                     task.seconds = time.monotonic() - task.started
 
     def _replies(self) -> list[tuple[_Worker, str]]:
-        """What the workers said by the next deadline; for one that has gone or is stuck, `died` or `timeout`.
+        """The workers' replies up to the next deadline; `died` for a worker that exited, `timeout` for a stuck one.
 
-        Raises UserError when workers do not even start.
+        Raises UserError when workers repeatedly fail to start.
         """
         busy = [worker for worker in self._workers if worker.task is not None or not worker.ready]
         with selectors.DefaultSelector() as selector:
@@ -184,4 +189,6 @@ class Pool:
         self._workers.remove(worker)
         self._failed_starts = 0 if worker.ready else self._failed_starts + 1
         if self._failed_starts > _TRIES:
-            raise UserError("the grading worker does not start; python -m rewards.grading.worker says why")
+            raise UserError(
+                "the grading worker does not start; run python -m rewards.grading.worker to see why"
+            )

@@ -1,7 +1,8 @@
-"""One number with what may stand around it: a short lead-in, currency, units, counters, percent, scale words.
+"""Reads one number with its surroundings: a short lead-in, currency, units, counters, percent, scale words.
 
-Units are dropped, never converted; scale words (million, 万, 億) are part of the value; kanji numerals are no numbers.
-The units are a closed list (rewards/grading/words.py): an unknown word may change the value, so nothing is read there.
+Units are dropped, never converted. Scale words (million, 万, 億) are part of the value. Kanji numerals are not read.
+The units are a closed list (rewards/grading/words.py): an unknown word may change the value, so it makes the text
+unreadable.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _BELOW_ZERO = re.compile(rf"\s+{WORD_MARK}?below\s+{WORD_MARK}?zero$", re.IGNORE
 _CORE_END = re.compile(
     rf"[\d)}}\]!](?![\d.])|\.(?!\d)|\\pi(?![A-Za-z])|(?<![A-Za-z{WORD_MARK}])[A-Za-z](?=\s*{WORD_MARK})"
 )
-# What a unit is made of: words with powers; slashes, hyphens and brackets between and around them.
+# A unit: words with powers, and slashes, hyphens and brackets between and around them.
 _UNIT = re.compile(
     rf"(?:{_WORD}(?:\s*+\^\{{?-?\d\}}?|[23](?!\d))?+|[{_JA}]++|°\s*+[CF]?|[\s/*.,'’()\[\]-])++"
 )
@@ -77,13 +78,13 @@ _PROSE = re.compile(rf"[A-Za-z{WORD_MARK}\s'’.,:]*")
 
 @dataclass(frozen=True)
 class Quantity:
-    """An exact value; `share` is what one unit of it is worth when it is a percentage (1/100), else None."""
+    """An exact value. share: the worth of one unit of it, e.g. 1/100 for a percentage, 12 for dozens; else None."""
 
     value: Fraction
     share: Fraction | None = None
 
     def equals(self, other: Quantity) -> bool:
-        """By value: 50 % equals 50 and 0.5, while a bare 50 does not equal a bare 0.5."""
+        """Equality by value: 50 % equals 50 and 0.5, but a bare 50 does not equal a bare 0.5."""
         if self.share is not None and other.share is not None:
             return self.value * self.share == other.value * other.share
         if self.value == other.value:
@@ -95,7 +96,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Stated:
-    """The number in an answer as it is written, and what the words behind it make of it."""
+    """The number in an answer as written, and the factor and share that the words after it give."""
 
     core: str
     factor: Fraction
@@ -107,7 +108,7 @@ def read_quantity(text: str, letters: bool = True, literal: bool = False) -> Qua
     """The one quantity that a tidied answer states, or None.
 
     letters: a bare letter after the number may be a unit (18m). Off for golds, where 2m is twice a variable.
-    literal: only a number as it is written, nothing that has to be computed. Raises exact.TooCostly.
+    literal: accept only a written number, no calculation. Raises exact.TooCostly.
     """
     if (glossed := _without_gloss(text)) is not None:
         number, said = glossed
@@ -127,7 +128,7 @@ def read_quantity(text: str, letters: bool = True, literal: bool = False) -> Qua
 
 @lru_cache(maxsize=8192)
 def read_span(text: str) -> Stated | None:
-    """A range or a date, which arithmetic would take for a difference or a quotient: 18-20, 18 to 20, 2024/05/01."""
+    """A range or a date (18-20, 18 to 20, 2024/05/01), which arithmetic would read as a difference or a quotient."""
     stated = _stated(_RANGE.sub("-", text), letters=False)
     if stated is None or not is_span(stated.core):
         return None
@@ -147,7 +148,7 @@ def _stated(text: str, letters: bool) -> Stated | None:
 
 
 def _without_gloss(text: str) -> tuple[str, int] | None:
-    """(18, 18) of "18 (十八)" and of "eighteen (18)"; None where no number in words stands beside a bracket."""
+    """("18", 18) for "18 (十八)" and "eighteen (18)"; None unless one of the two parts is a number in words."""
     if not text.endswith(")") or text.count("(") != 1:
         return None
     before, inside = (part.strip() for part in text[:-1].split("("))
@@ -158,7 +159,7 @@ def _without_gloss(text: str) -> tuple[str, int] | None:
 
 
 def strip_unit(text: str) -> str:
-    """A tidied expression without the unit behind it: 36\\pi cm^2 is 36\\pi. A clock time keeps its AM or PM."""
+    """A tidied expression without its trailing unit: 36\\pi cm^2 gives 36\\pi. A clock time keeps its AM or PM."""
     if ":" in text:
         return text
     for match in _CORE_END.finditer(text):
@@ -168,7 +169,7 @@ def strip_unit(text: str) -> str:
 
 
 def strip_lead_in(text: str) -> str:
-    """A tidied answer without a short introduction ("the answer is", 約), its Japanese scales written out in digits."""
+    """A tidied answer without a short introduction ("the answer is", 約), with Japanese scales written as digits."""
     if not text.isascii():
         text = _JA_FRACTION.sub(r"\\frac{\2}{\1}", _JA_NUMBER.sub(_ja_number, text))
     text = _LABEL.sub("", text, count=1) if _LABEL.match(text) else text
@@ -178,7 +179,7 @@ def strip_lead_in(text: str) -> str:
 
 
 def _strip_sign(text: str) -> str:
-    """Without a leading equals or approximately sign."""
+    """The text without a leading equals or approximately sign."""
     match = _ABOUT.match(text)
     return text[match.end() :] if match else text
 
@@ -199,12 +200,12 @@ def _introduces(head: str) -> bool:
 
 
 def _is_noun(word: str) -> bool:
-    """Whether the word, or what it is the plural of, is a noun of the table."""
+    """Whether the word or its singular is in the table of nouns."""
     return any(word.removesuffix(ending) in words.NOUNS for ending in ("", "s", "es"))
 
 
 def _read_unit(tail: str, letters: bool) -> tuple[Fraction, Fraction | None] | None:
-    """(factor, share) of what follows a number; None when that is not a unit."""
+    """(factor, share) of the text after a number; None if it is not a unit."""
     if not tail:
         return Fraction(1), None
     tail = _EXCLAMATION.sub("", _UNIT_FRACTION.sub(r"\1/\2", tail))
@@ -229,7 +230,7 @@ def _read_unit(tail: str, letters: bool) -> tuple[Fraction, Fraction | None] | N
 
 
 def _is_unit(tail: str, letters: bool) -> bool:
-    """Whether words, counters and signs behind a number are known to leave its value as it is."""
+    """Whether the text after a number consists of words, counters and signs that are known not to change its value."""
     start = tail.lstrip()
     if not _UNIT.fullmatch(tail) or not re.search(rf"[A-Za-z{_JA}°]", tail):
         return False
@@ -246,7 +247,7 @@ def _is_unit(tail: str, letters: bool) -> bool:
 
 def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -> bool:
     marked, word, place = bool(match[1]), match[2], match.start()
-    if word.lower() == "times":  # eighteen of them, but no factor
+    if word.lower() == "times":  # "18 times" is a count; "18 times 2" is a factor
         return not text[match.end() :].strip()
     if len(word) == 1 and word.lower() != "a":  # a variable, unless it is a unit's letter: 18 m, 5 km/h
         follows = not text[:place].strip() or text[place - 1] == "/" != text.lstrip()[0]
@@ -259,7 +260,7 @@ def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -
 
 
 def _ja_number(match: re.Match[str]) -> str:
-    """1億2000万 in digits; the text itself where the scales are out of order."""
+    """1億2000万 in digits; the unchanged text if the scales are out of order."""
     try:
         return as_text(_ja_value(match[0]))
     except NotRational:

@@ -25,7 +25,7 @@ _CUP = re.compile(r"\\cup(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
 _CONNECTIVE = rf"{WORD_MARK}?(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|または|(?<=\d)と(?=[-\d])"
 _SEPARATOR = re.compile(rf"[,;]\s*(?:{_CONNECTIVE})?|{_CONNECTIVE}")
-# Beside a comma with a blank behind it, a tight comma before three digits belongs to a number: 1,000, 2,000.
+# In a text with ", ", a comma directly before three digits is part of a number: 1,000, 2,000.
 _LOOSE_SEPARATOR = re.compile(rf"(?:(?<!\d),|,(?!\d{{3}}(?!\d))|;)\s*(?:{_CONNECTIVE})?|{_CONNECTIVE}")
 _MATRIX = re.compile(r"\\begin\{([pbvBV]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 # The real line without some points: x \\ne 1, (-\\infty,\\infty) \\setminus \\{1, 2\\}
@@ -49,7 +49,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Interval:
-    """The numbers between two ends. brackets: "[)" holds its lower end; name: the variable of an inequality."""
+    """The numbers between two ends. brackets: "[)" includes the lower end; name: the variable of an inequality."""
 
     brackets: str
     ends: tuple[str, str]
@@ -57,27 +57,27 @@ class Interval:
 
 
 def equation_sides(text: str) -> list[str]:
-    """The sides of an equation chain; one side for what is no equation."""
+    """The sides of an equation chain; the whole text as one side if it is not an equation."""
     return _split(text, _EQUALS)
 
 
 def approximation_sides(text: str) -> list[str]:
-    """What stands around approximately signs."""
+    """The parts between approximately signs."""
     return _split(text, _APPROX)
 
 
 def is_relation(text: str) -> bool:
-    """Whether the text holds an inequality sign."""
+    """Whether the text contains an inequality sign."""
     return bool(_RELATION.search(text))
 
 
 def is_system(text: str) -> bool:
-    """Several equations in a row: x = 1, y = 2."""
+    """Whether the text lists several equations: x = 1, y = 2."""
     return sum(bool(_EQUALS.search(part)) for part in _split(text, _separator(text))) > 1
 
 
 def read_collection(text: str) -> Collection | None:
-    """The values that the text lists; None for a single one, parentheses around it included."""
+    """The values that the text lists; None for a single value, even in parentheses."""
     if match := _MATRIX.fullmatch(text):
         rows = [row.strip() for row in match[2].split(r"\\") if row.strip()]
         return Collection("vmatrix" if match[1][0] in "vV" else "matrix", tuple(f"{row} &" for row in rows))
@@ -102,7 +102,7 @@ def read_collection(text: str) -> Collection | None:
 
 
 def _punctured(listed: str) -> Collection | None:
-    """The intervals between the points that the real line lacks; None where their order is not known."""
+    """The intervals that remain of the real line without the listed points; None if the points cannot be ordered."""
     points = _split(listed.strip(), _separator(listed))
     try:
         points = sorted(points, key=evaluate) if len(points) > 1 else points
@@ -113,7 +113,7 @@ def _punctured(listed: str) -> Collection | None:
 
 
 def read_interval(text: str) -> Interval | None:
-    """The numbers that a pair of brackets, or an inequality in one variable, admits."""
+    """The interval given by a pair of brackets or by an inequality in one variable, or None."""
     sides, operators = _split(text, _RELATION), _RELATION.findall(text)
     if not operators:
         listed = read_collection(text)
@@ -160,7 +160,7 @@ def _separator(text: str) -> re.Pattern[str]:
 
 
 def _split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """The parts between separators that stand outside of all brackets."""
+    """The parts between the separators that are outside of all brackets."""
     if not separator.search(text):
         return [text]
     brackets = iter([*((m.start(), m[0]) for m in _BRACKET.finditer(text) if m[0] != r"\\"), (len(text), "")])

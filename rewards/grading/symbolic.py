@@ -1,7 +1,7 @@
-"""Expressions compared by math-verify: surds, polynomials, functions, equations.
+"""Compares expressions with math-verify: surds, polynomials, functions, equations.
 
-Model text is parsed by a LaTeX grammar, never evaluated as Python. `check` refuses what is costly before anything is
-computed; `same` belongs into a process that may be killed, for what takes too long all the same.
+Model text is parsed by a LaTeX grammar, never evaluated as Python. `check` rejects costly expressions before anything
+is computed. Run `same` in a process that may be killed, because a comparison can still take too long.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MAX_CHARS = 300
 _MAX_DEPTH = 12
-_MAX_EXPONENT = 1000  # of a number
-_MAX_POLYNOMIAL = 40  # degree to which brackets may expand, and brackets in one expression
+_MAX_EXPONENT = 1000  # also the largest number in a factorial or binomial
+_MAX_POLYNOMIAL = 40  # the highest degree after expansion, and the most brackets in one expression
 _COSTLY = re.compile(r"\\(?:sum|prod|i{1,3}nt|oint|lim)(?![A-Za-z])")
 _MACRO = re.compile(
     r"\\(?:frac|sqrt|binom|pi|(?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|lg|exp|[lr](?:floor|ceil)|vert|mid"
@@ -35,7 +35,7 @@ _BRACED_ARGUMENT = re.compile(
 
 
 def check(text: str) -> None:
-    """Raises compare.Unparsable for what is not plain LaTeX mathematics, exact.TooCostly for what may take long."""
+    """Raises compare.Unparsable unless `text` is plain LaTeX mathematics, exact.TooCostly if it may take too long."""
     if _COSTLY.search(text) or len(text) > _MAX_CHARS or text.count("(") > _MAX_POLYNOMIAL:
         raise TooCostly(text[:80])
     if "\\" in _MACRO.sub("", text) or _MALFORMED.search(text):
@@ -52,7 +52,7 @@ def check(text: str) -> None:
 
 
 def _check_numbers(text: str) -> None:
-    """Refuses powers, factorials and binomials whose value or expansion is large."""
+    """Raises exact.TooCostly for powers, factorials and binomials with a large value or expansion."""
     if re.search(r"\d{100}", text):
         raise TooCostly("a long number")
     expansion = 1.0
@@ -76,7 +76,7 @@ def _group(text: str, start: int) -> str:
 
 
 def _size(text: str) -> int:
-    """How large a number is; 0 for what is no number."""
+    """The absolute value of a number, rounded up; 0 for other text."""
     try:
         return math.ceil(abs(evaluate(text.strip())))
     except NotRational:
@@ -109,7 +109,7 @@ def _parse(text: str, is_real: bool) -> Expr:
 
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"(\d*)\.(\d+)", lambda m: rf"\frac{{{m[1]}{m[2]}}}{{1{'0' * len(m[2])}}}", text)
-    text = _BRACED_ARGUMENT.sub(r"\1(\2)", text)  # the grammar would take what follows into the argument
+    text = _BRACED_ARGUMENT.sub(r"\1(\2)", text)  # with braces the grammar extends the argument too far
     try:
         parsed = latex2sympy(
             text, is_real=is_real, conversion_config=ConversionConfig(lowercase_symbols=False)
@@ -124,7 +124,7 @@ def _parse(text: str, is_real: bool) -> Expr:
 
 
 def _same_constant(left: Expr, right: Expr) -> bool:
-    """Two constants that agree to 60 digits of the larger: sympy cannot prove each such equality, nor quickly."""
+    """Whether two constants agree to 60 digits; sympy cannot prove every such equality, and is slow at it."""
     values = [side.evalf(80) for side in (left, right)]
     if not all(value.is_number and value.is_finite for value in values):
         return False
@@ -132,7 +132,7 @@ def _same_constant(left: Expr, right: Expr) -> bool:
 
 
 def _proportional(left: Expr, right: Expr) -> bool:
-    """Two equations `left = 0` and `right = 0` that differ by a constant factor."""
+    """Whether the equations `left = 0` and `right = 0` differ by a constant factor only."""
     from sympy import simplify
 
     ratio = simplify(left / right)

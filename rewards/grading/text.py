@@ -1,7 +1,7 @@
-"""Answers as plain ASCII where Unicode and LaTeX only change the looks: full-width digits, `\\dfrac`, `\\text{}`.
+"""Rewrites Unicode and LaTeX variants of an answer as plain ASCII: full-width digits, `\\dfrac`, `\\text{}`.
 
 `tidy` never changes a value. Superscripts and vulgar fractions are rewritten before NFKC, which would turn 3² into 32
-and 18½ into 181/2; circled digits are labels and stay as they are.
+and 18½ into 181/2. Circled digits are labels and stay unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-# Stands before each Latin word that LaTeX sets as text: it is prose, not a product of variables.
+# Marks each Latin word that LaTeX sets as text: it is prose, not a product of variables.
 WORD_MARK = "\x02"
 
 _INVISIBLE = re.compile(
@@ -21,7 +21,9 @@ _SUBSCRIPT = re.compile("[\u2080-\u208e\u2090-\u209c]+")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 _ROOT = re.compile(r"([√∛∜])\s*+(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _INDEX = {"√": "", "∛": "[3]", "∜": "[4]"}
-_DASH = re.compile(r"(?<![ぁ-ゖァ-ヺー一-鿿々])ー(?=\s*[0-9.\\])")  # the vowel mark, typed for a minus sign
+_DASH = re.compile(
+    r"(?<![ぁ-ゖァ-ヺー一-鿿々])ー(?=\s*[0-9.\\])"
+)  # the long-vowel mark typed as a minus sign
 _LABEL = re.compile("([\u2460-\u24ff\u2776-\u2793]+)")  # circled numbers and the like
 _GREEK = {  # μ and Ω are units
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "θ": "theta", "λ": "lambda", "π": "pi", "ρ": "rho",
@@ -35,7 +37,7 @@ _SYMBOLS = str.maketrans(
         **dict.fromkeys("≈≒≃≅", r"\approx "),
         **dict.fromkeys("≤≦⩽", r"\le "),
         **dict.fromkeys("≥≧⩾", r"\ge "),
-        **dict.fromkeys("～〜", "〜"),  # a range; NFKC would make it TeX's blank
+        **dict.fromkeys("～〜", "〜"),  # a range; NFKC would turn it into TeX's blank ~
         "÷": "/",
         "⁄": "/",
         "√": r"\sqrt ",
@@ -65,7 +67,7 @@ _TEXT_MACRO = re.compile(
 )
 _STYLE_MACRO = re.compile(rf"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+({_GROUP})")
 _LATIN = re.compile(rf"(?<![\\A-Za-z{WORD_MARK}])[A-Za-z]+")
-# Environments of one column only show an equation, and its lines follow one another; the others are matrices.
+# Environments with one column show the lines of an equation; other environments are matrices.
 _ENVIRONMENT = re.compile(
     r"\\begin\s*\{(align(?:ed|at)?|split|gather(?:ed)?|equation|multline)(\*?)\}(.*)\\end\s*\{\1\2\}"
     r"|\\begin\s*\{array\}\s*\{[lcr]\}([^&]*)\\end\s*\{array\}",
@@ -80,7 +82,7 @@ _REPLACEMENTS = (
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
     (_macro("displaystyle|textstyle|tiny|small|[lL]arge|LARGE|[hH]uge|limits|nolimits|rm|bf|therefore"), ""),
     (re.compile(r"\\[()\[\]!]|∴|\\(?:text)?color\s*+\{[^{}]*\}"), ""),
-    (re.compile(r"(?<![^-+*/=(,$])\{([0-9.,]++|[+-])\}"), r"\1"),  # no argument
+    (re.compile(r"(?<![^-+*/=(,$])\{([0-9.,]++|[+-])\}"), r"\1"),  # braces that are not a macro's argument
     (re.compile(r"(?:^|\{)([^{}]*)\\over(?![A-Za-z])([^{}]*)(?:\}|$)"), r"\\frac{\1}{\2}"),
     (_macro("(?:[dtc]|nice|s)frac"), r"\\frac"),
     (_macro("[dt]binom"), r"\\binom"),
@@ -104,9 +106,9 @@ _REPLACEMENTS = (
     (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u0e3f\u20a0-\u20cf]"), " "),
 )
 _NEXT_EQUATION = re.compile(r"\\\\(?=\s*[^\s=][^=]*=)")
-# A backslash pair is a line break, of a matrix where there is one, so it is consumed before "\\ ".
+# A double backslash is a line break (of a matrix, if there is one), so it is matched before "\\ ".
 _SPACING = re.compile(r"(\\\\)|\\[,;: ]|\\(?:quad|qquad|enspace|thinspace|hfill|newline)(?![A-Za-z])|[~\s]")
-# \sqrt(2) is not LaTeX, but has one meaning; \sqrt2, \frac12 and \frac{1}2 are.
+# \sqrt(2) is not LaTeX but unambiguous; \sqrt2, \frac12 and \frac{1}2 are LaTeX.
 _CALLED_ROOT = re.compile(r"\\sqrt\s*+\(([^()]*)\)|\\sqrt\s*+([0-9A-Za-z])(?![0-9])")
 _NUMERATOR = re.compile(r"\\frac\s*+(?:([0-9A-Za-z])|(?=\{))\s*+")
 _DENOMINATOR = re.compile(rf"(\\frac{_GROUP})\s*+([0-9A-Za-z])")
@@ -117,7 +119,7 @@ _QUOTED = re.compile(r"[\"“「『【](.*)[\"”」』】]", re.DOTALL)
 
 
 def fold(text: str) -> str:
-    """Width, symbols and invisible characters folded to ASCII where the value stays the same."""
+    """Converts full-width characters and symbols to ASCII and drops invisible ones, without changing the value."""
     text = _INVISIBLE.sub("", text)
     if text.isascii():
         return text
@@ -132,7 +134,7 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def tidy(text: str) -> str:
-    """One answer in a single spelling: no dollar signs, no text macros, one name for each operator."""
+    """The answer in a normalised spelling: no dollar signs, no text macros, one name for each operator."""
     text = fold(text).replace("{,}", ",")
     while (unwrapped := _TEXT_MACRO.sub(_mark_words, _STYLE_MACRO.sub(r"\1", text))) != text:
         text = unwrapped
@@ -147,7 +149,9 @@ def tidy(text: str) -> str:
         text = _SPACING.sub(lambda m: line_break if m[1] else " ", text)
         text = _CALLED_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or ''}}}", text)
         text = _NUMERATOR.sub(lambda m: rf"\frac{{{m[1]}}}" if m[1] else r"\frac", text)
-        while (braced := _DENOMINATOR.sub(r"\1{\2}", text)) != text:  # the inner fractions one by one
+        while (
+            braced := _DENOMINATOR.sub(r"\1{\2}", text)
+        ) != text:  # one level of nested fractions at a time
             text = braced
     text = _EDGES.sub("", text)
     if quoted := _QUOTED.fullmatch(text):
@@ -160,18 +164,18 @@ def tidy(text: str) -> str:
 
 
 def _lines(match: re.Match[str]) -> str:
-    """The lines of an environment: those that begin with an equals sign go on, others begin something new."""
+    """The lines of an environment; a line that starts with an equals sign continues the one before it."""
     content = (match[3] or match[4] or "").replace("&", " ").strip().removesuffix(r"\\")
     return re.sub(r"\\\\\s*(?==)", " ", content).replace(r"\\", ", ")
 
 
 def is_blank(text: str) -> bool:
-    """Whether a box with this content shows nothing."""
+    """Whether this content shows nothing in print."""
     return not _BLANK.sub("", fold(text))
 
 
 def closing(text: str, start: int) -> int:
-    """Index of the brace that closes the one at `start`, or -1; escaped braces are content."""
+    """Index of the brace that closes the one at `start`, or -1. Escaped braces do not count."""
     depth = 0
     for match in _BRACE.finditer(text, start):
         if match[0] == "{":

@@ -1,4 +1,4 @@
-"""Which completions of a problem give the same answer, by the grader's own equality: what a majority is counted from."""
+"""Groups the completions of a problem by equal answers, as the grader compares them, for majority votes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RIGHT = 0
 def votes_of(grader: Grader, problems: Sequence[Sequence[Verdict]]) -> list[list[int | None]]:
     """[P][n] votes for the verdicts [P][n]: RIGHT, one number for each wrong value, None without an answer.
 
-    Two wrong answers are one vote when either states the other's value, or when a third one links them (50 and 0.5
-    beside 50 %). Where no completion is right, or all are, nothing is compared: the wrong ones cannot change who wins.
+    Two wrong answers get the same vote if the grader finds them equal, directly or through a third (50 % links 50 and
+    0.5). If no completion is right, or all are, nothing is compared, because the votes cannot change who wins.
     """
     polls = [_Poll(verdicts) for verdicts in problems]
     undecided = [(poll, pair) for poll in polls for pair in poll.undecided()]
@@ -30,7 +30,7 @@ def votes_of(grader: Grader, problems: Sequence[Sequence[Verdict]]) -> list[list
 
 
 class _Poll:
-    """The answers to one problem, joined into those of one value."""
+    """The answers to one problem, grouped by value (union-find)."""
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:
         self._verdicts = verdicts
@@ -42,7 +42,7 @@ class _Poll:
         self._contested = any(v.correct for v in verdicts)
 
     def undecided(self) -> list[tuple[str, str]]:
-        """Joins what can be compared in this process; returns the pairs that take a worker."""
+        """Joins answers that this process can compare; returns the pairs that need a worker."""
         if not self._contested:
             return []
         values = {answer: _value(answer) for answer in self._readable}

@@ -1,6 +1,6 @@
-"""The closed vocabulary around a number: what may stand before and behind it, and which words change its value.
+"""The closed vocabulary around a number: words that may come before and after it, and words that change its value.
 
-A word that is in none of these tables makes the answer unreadable: it may have changed the value.
+A word that is in none of these tables makes the answer unreadable, because it may change the value.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ DENOMINATORS = {
     "seventeenth": 17, "eighteenth": 18, "nineteenth": 19, "twentieth": 20, "thirtieth": 30, "fortieth": 40,
     "fiftieth": 50, "sixtieth": 60, "seventieth": 70, "eightieth": 80, "ninetieth": 90, "hundredth": 100,
     "thousandth": 1000, "millionth": 10**6, "billionth": 10**9,
-}  # fmt: skip # five sixths; a second is a unit of time
-# Counted in parts or groups: 2 dozen is 24, or 2 where dozens are asked for, as 50 % is 0.5 or 50.
+}  # fmt: skip # as in five sixths; "second" is missing because it is a unit of time
+# Shares and groups have two readings: 2 dozen is 24, or 2 if dozens are asked for; 50 % is 0.5 or 50.
 PERCENT = Fraction(1, 100)
 SHARES = {
     r"%|per\s?\x02?cent|パーセント": PERCENT,
     r"‰|パーミル": Fraction(1, 1000),
     r"割(?=$|です)": Fraction(1, 10),
     r"dozens?|ダース": Fraction(12),
-    r"quarters?": Fraction(1, 4),  # a coin, too
+    r"quarters?": Fraction(1, 4),  # also a coin
 }
 NUMBER_WORDS = dict(
     zip(
@@ -61,10 +61,10 @@ SHORT_UNITS = _words(
     " tbsp tbs tsp bpm rpm fps psi db ev kgs kms"
 )
 LETTER_UNITS = _words("m g L l s h t")
-TEXT_LETTER_UNITS = LETTER_UNITS | _words("N W V J K C F A B")  # letters set as text; else they are variables
+TEXT_LETTER_UNITS = LETTER_UNITS | _words("N W V J K C F A B")  # units only in \text{}; otherwise variables
 # Short words inside a longer unit: miles per hour, a quarter of the cake.
 INNER_WORDS = _words("a an of per in the on for by at each every my our his her their its")
-# In the singular; a plural is read as well. Countable things and measures, before a number or behind it.
+# Countable things and measures, before or after a number, in the singular; plurals are recognised too.
 NOUNS = _words(
     # measures
     "unit second minute hour day week weekday weekend fortnight month quarter year decade century night morning evening"
@@ -135,7 +135,7 @@ NOUNS = _words(
     " tip tax fee fine wage salary income profit revenue earning saving cost price budget allowance donation interest"
     " amount total time"
 )
-# Only behind a number.
+# Only after a number.
 DESCRIPTIONS = _words(
     "each old new young big large small little tiny long tall high wide deep thick heavy fast slow early late later ago away"
     " more fewer less left remaining extra additional other different same full empty whole red blue green yellow white"
@@ -144,17 +144,17 @@ DESCRIPTIONS = _words(
     " now today apart leftover longer shorter taller older younger heavier lighter faster slower farther cheaper higher lower"
     " wider deeper bigger smaller larger increase decrease change difference discount average worth mistake error"
 )
-# Words that need another one behind them.
+# Words that need another word after them.
 INCOMPLETE = _words("square cubic sq cu")
 
-# -- what may stand before a number --------------------------------------------------------------------------------------
+# -- words before a number -----------------------------------------------------------------------------------------------
 
-# The last word before a number: "the answer is 18", "about 18", "USD 18". Any known word may stand before a colon.
+# The last word before a number: "the answer is 18", "about 18", "USD 18". Before a colon, any known word is allowed.
 INTRODUCING = _words(
     "is are was were equals equal has have about approximately approx around roughly nearly exactly answer total"
     " result sum us usd jpy eur gbp rs chf cny rmb inr hkd sgd cad aud nzd krw brl rub mxn sek nok dkk zar thb php vnd ils"
 )
-# The other words of an introduction, beside nouns and letters.
+# The other words of an introduction, in addition to nouns and letters.
 INTRODUCTION = INTRODUCING | _words(
     "the a an there to of for in on at per each every this that these those it he she they we you i so then thus hence"
     " therefore and by with from be been final correct required desired length width height depth area volume perimeter"
@@ -164,9 +164,9 @@ INTRODUCTION = INTRODUCING | _words(
     " needed needs gets got costs pays paid earns earned makes made takes took spends spent saves saved remaining left"
     " altogether overall combined"
 )
-# A quantity only with a noun behind it: "the maximum value is 18", while "maximum: 18" is a bound.
+# Allowed only before a noun: "the maximum value is 18" is a quantity, "maximum: 18" is a bound.
 SUPERLATIVES = _words("maximum minimum max min least greatest largest smallest highest lowest most fewest")
-# Short words of prose, which are no products of variables.
+# Short words of prose, not products of variables.
 PROSE = _words(
     "a an of per in the on for by at is are we he my us up so it or and than not to if mod max min inf nan log exp sin cos tan"
 )
@@ -192,12 +192,12 @@ JAPANESE_NOUNS = _words(
     " 得点 数 番号 合計 合計金額 総数 総計 総額 計 和 差 積 商 余り あまり 残り 平均 平均点 平均値 中央値 最頻値 最大値 最小値 最大公約数 最小公倍数 確率 割合 係数 傾き 切片 解 値"
     " 答え 答 解答 回答 正解 結果 全体 全部"
 )
-# Behind a number and its counter.
+# After a number and its counter.
 JAPANESE_ENDINGS = _words(
     "です でした である だ になります となります になる となる くらい ぐらい ほど 程度 ずつ あたり 当たり につき ごと 間 目 引き 増し 増 満点 分 残り 多い 少ない 長い 短い 高い 低い 重い 軽い 速い 遅い 大きい 小さい 安い"
     " 年上 年下 ある あります いる います かかる かかります 必要 残る 残ります 余る 余ります"
 )
-# Before a number, beside nouns.
+# Before a number, in addition to nouns.
 JAPANESE_INTRODUCTION = _words(
     "は が の も で 約 およそ おおよそ ほぼ だいたい 全部で 全体で 合わせて あわせて よって ゆえに したがって だから つまり すなわち 合計で 計で それぞれ 最終的に 正の 一人あたり 一人当たり"
     " ひとりあたり 一個あたり 一つあたり 一日あたり 一時間あたり 毎日 毎週 毎月 毎年"

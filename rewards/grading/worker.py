@@ -15,7 +15,7 @@ from rewards.grading.symbolic import same
 
 _MEMORY_BYTES = 4 << 30
 
-# The parser and sympy build their tables on first use, which takes ten times as long as a comparison.
+# The parser and sympy build tables on first use, which takes ten times as long as a comparison.
 _WARM_UP = (
     (r"2\sqrt{3}+x", r"x+\sqrt{12}"),
     (r"(x+1)^2", r"x^2+2x+1"),
@@ -28,25 +28,25 @@ _WARM_UP = (
 
 
 def compare(gold: str, answer: str) -> str:
-    """The verdict's reason, for the line protocol."""
+    """The verdict's reason: correct, wrong, unparsable, timeout or error."""
     try:
         return "correct" if equal(gold, answer, same) else "wrong"
     except Unparsable:
         return "unparsable"
     except TooCostly:
         return "timeout"
-    except Exception:  # whatever math-verify and sympy raise on an answer must not cost the other answers
+    except Exception:  # math-verify and sympy may raise anything; the other answers must still be graded
         return "error"
 
 
 def serve() -> None:
     """Answers each line ``[gold, answer]`` on standard input with one line, until the input ends.
 
-    The comparisons run in a forked child. When one outlives its limit the alarm kills the child in the midst of it,
-    and a fresh one takes over at once, since this process has everything imported.
+    A forked child does the comparisons. When one exceeds its time limit, the alarm kills the child, and this process
+    forks a new one at once, because it has already imported everything.
     """
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints may reach the replies
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keeps what libraries print out of the replies
     for gold, answer in _WARM_UP:
         compare(gold, answer)
     print("ready", file=replies)

@@ -40,7 +40,7 @@ class Forked:
     output: Path
 
     def wait(self, seconds: float = 120) -> int:
-        """The exit code, as a shell says it; its output is in `out` and `err`."""
+        """The exit code as a shell reports it; the output is in `out` and `err`."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"still running after {seconds} s"
         return self.process.exitcode
@@ -92,14 +92,14 @@ def _run(recipe: str, arguments: tuple[str, ...], cwd: Path, output: Path, envir
 
 
 def set_up(folder: Path, model: Any, tokenizer: Any) -> None:
-    """What these runs start from: a checkpoint in `model`, and the module that ends or spoils runs."""
+    """A folder for these runs: a checkpoint in `model`, and the module that ends or breaks runs."""
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "saboteur.py").write_text(SABOTEUR)
 
 
 def timeless(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what a clock measured."""
+    """The lines of metrics.jsonl without measured times."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
         {k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_second"}

@@ -1,4 +1,4 @@
-"""What the reports' tests share: a page as a browser reads it, and a line of evaluations.jsonl."""
+"""Shared by the tests of reports: a page as a browser reads it, and a line of evaluations.jsonl."""
 
 from __future__ import annotations
 

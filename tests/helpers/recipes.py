@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NEEDS_SHARED = "needs the shared data folder beside the checkout (TANKA_SHARED names another place)"
 
 
 def shared_dir() -> Path:
-    """The folder of real rows and golden cases that lies beside a checkout; skips the test where it is missing."""
+    """The folder of real rows and golden cases beside the checkout; without it the test is skipped."""
     path = Path(os.environ.get("TANKA_SHARED", ROOT.parent / "shared"))
     if not path.is_dir():
-        pytest.skip(
-            f"needs the shared data folder beside the checkout ({path.name}/); set TANKA_SHARED to its path"
-        )
+        pytest.skip(NEEDS_SHARED)
     return path
 
 

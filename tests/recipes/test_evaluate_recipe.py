@@ -128,7 +128,7 @@ MISTAKES = {
     "temperature": (["temperature=nan"], "temperature=nan: expected 0 (greedy) or a positive number"),
     "no test split": (["data=jsonl", "data.path=rows.jsonl"], "type data.test_path=FILE.jsonl, or split=train"),
     "missing run": (["run=nowhere"], "run=nowhere: holds no weights"),
-    "run and adapter": (["run=same", "adapter=same/final"], "run, adapter: expected one of them"),
+    "run and adapter": (["run=same", "adapter=same/final"], "run, adapter: expected only one of them"),
     "run and model": (["run=same", "model=qwen3-8b"], "a run brings its own model"),
     "run and another model's path": (["run=same", "model.path=other"], "are not those that"),
     "run and model id": (["run=same", "model.id=a/b"], "a run brings its own model"),
@@ -160,4 +160,4 @@ def test_a_sweep_keeps_its_jobs_apart(folder: Path) -> None:
     process = evaluate(folder, *few, "hydra.sweep.dir=refused", "out=one")
     assert process.wait() == 1
     for job in (folder / "refused").glob("run=*"):
-        assert "out: one folder cannot hold a sweep's jobs" in (job / "train.log").read_text()
+        assert "out: one folder cannot hold all jobs of a sweep" in (job / "train.log").read_text()

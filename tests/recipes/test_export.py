@@ -1,4 +1,4 @@
-"""Weights leave the tool whole: merged without loss, refused on a wrong base, pushed with their card."""
+"""Exporting weights: merged without loss, rejected on a wrong base, pushed with a model card."""
 
 from __future__ import annotations
 

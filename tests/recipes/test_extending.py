@@ -1,4 +1,4 @@
-"""docs/extending.md as a user follows it: each block saved outside the repository, each command run as it stands."""
+"""docs/extending.md as a user follows it: each block is saved outside the repository, each command is run unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.helpers.recipes import ROOT, run_recipe
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 SECTIONS = dict(zip(*[iter(re.split(r"^## (.+)$", PAGE, flags=re.M)[1:])] * 2, strict=True))
 COMMAND = re.compile(r"^ {4}python -m recipes\.(\w+) (.+)$", re.M)
-# What makes a run of the page short; it changes nothing that the page shows.
+# Makes the page's runs short without changing what the page shows.
 QUICK = ("eval_every=0", "preflight=off", "max_tokens=8", "group_size=2", "logger=none")
 
 
@@ -30,7 +30,7 @@ def saved(section: str, folder: Path) -> None:
 
 
 def follow(section: str, folder: Path, *more: str) -> list[dict]:
-    """Saves the blocks, runs the commands; the metrics of the last one."""
+    """Saves the blocks and runs the commands; returns the metrics of the last one."""
     saved(section, folder)
     commands = COMMAND.findall(SECTIONS[section])
     assert commands, section
@@ -64,6 +64,14 @@ def test_a_data_set(tmp_path):
     assert json.loads((tmp_path / "run/samples.jsonl").read_text().splitlines()[0])["id"].startswith("train-")
 
 
+def test_a_renderer(tmp_path):
+    follow("A renderer", tmp_path)
+    assert (tmp_path / "run/final/renderer.txt").read_text().startswith("lined:")
+    assert "greeting: Hi\n" in (tmp_path / "run/config.yaml").read_text()
+    shown = run_recipe("render", "--config-dir", "conf", "renderer=lined", cwd=tmp_path)
+    assert shown.returncode == 0 and "Good day." in shown.stdout, shown.stderr
+
+
 def test_a_model(tmp_path):
     shutil.copytree(ROOT / "assets/tiny", tmp_path / "my_model")
     follow("A model", tmp_path)
@@ -71,7 +79,7 @@ def test_a_model(tmp_path):
 
 
 def test_a_loss(tmp_path):
-    """Named by its file, with a metric of its own."""
+    """The run is named after the loss's file, and logs the loss's own metric."""
     metrics = follow("A loss", tmp_path)
     assert metrics[0]["largest_ratio"] == pytest.approx(1.0, abs=1e-4)
     assert "name: tiny-word_problems-leave_one_out-8" in (tmp_path / "run/config.yaml").read_text()
@@ -84,7 +92,7 @@ def test_a_logger(tmp_path):
 
 
 def test_an_engine(tmp_path):
-    """An engine that no file of the project knows trains, lags, plans, checks budgets, evaluates and resumes."""
+    """An engine outside the project trains with a lag, plans, checks budgets and evaluates."""
     metrics = follow("An engine", tmp_path)
     assert [row["lag/max"] for row in metrics] == [0, 1, 1]
     command = ("--config-dir", "conf", "engine=copying", *QUICK)
@@ -102,7 +110,7 @@ def test_an_engine(tmp_path):
 
 
 def test_an_engine_resumes_exactly(tmp_path):
-    """With max_lag 0: two steps, interrupted by the end of the first run, then a third, equal three at once."""
+    """With max_lag 0, two steps and a resumed third equal three steps in one run."""
     saved("An engine", tmp_path)
     settings = (
         "--config-dir", "conf", "engine=copying", "engine.max_lag=0", "loss=flashreinforce", "batch_size=8", *QUICK,

@@ -1,4 +1,4 @@
-"""What goes wrong costs one clear line and nothing that was trained."""
+"""Faults of the user, the disk or the machine: one clear line, and no trained step is lost."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_reward_that_is_not_finite_leaves_the_batch_without_rewards(caplog):
         terms = ("mine",)
 
         def score(self, rollouts):
-            raise NotFinite("rewards.mine: it returned nan on problem 7; expected a finite number")
+            raise NotFinite("rewards.mine: returned nan on problem 7; expected a finite number")
 
     rollouts = [SimpleNamespace(reward=1.0, rewards={}) for _ in range(2)]
     with caplog.at_level(logging.WARNING, "tanka"):

@@ -83,12 +83,12 @@ def test_raw_golds_anywhere(tmp_path):
         ('{"completion_parts": [["a", -1]], "gold": "18"}', "expected pairs"),
         ('{"completion_parts": [["a", 99999999999]], "gold": "18"}', "characters"),
         ('{"completion": ' + "[" * 100_000, "line 1"),
-        ('{"completion": "18", "gold": ["18", "19"]}', "line 1: gold is a list; expected one right answer"),
+        ('{"completion": "18", "gold": ["18", "19"]}', "line 1: gold is a list; expected one text or number"),
         (
             '{"completion": ["18"], "gold": "18"}',
             "line 1: completion holds '18'; expected a text, or messages",
         ),
-        ('{"completion": [{"role": "user", "content": "?"}], "gold": "18"}', "no message of the assistant"),
+        ('{"completion": [{"role": "user", "content": "?"}], "gold": "18"}', "no assistant message"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path, row, message):
@@ -137,11 +137,11 @@ def test_out_is_checked_first_and_replaced_only_when_whole(tmp_path):
     source.write_text("rows")
     (tmp_path / "link.jsonl").symlink_to(source)
     for given, said in {
-        str(source): "is the input itself",
-        str(tmp_path / "link.jsonl"): "is the input itself",
-        str(tmp_path): "is no file",
-        "": "is no file",
-        "/dev/null": "is no file",
+        str(source): "is the input file",
+        str(tmp_path / "link.jsonl"): "is the input file",
+        str(tmp_path): "not a file",
+        "": "not a file",
+        "/dev/null": "not a file",
         str(tmp_path / ("x" * 300)): "cannot be written",
         "/proc/x": "cannot be written",
     }.items():

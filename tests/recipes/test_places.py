@@ -1,4 +1,4 @@
-"""A run does not depend on the folder it was started in, and knows its model and data by what they hold."""
+"""A run does not depend on the folder it was started in, and recognises its model and data by their contents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def finished(request, tmp_path_factory, tiny_random_model) -> tuple[Path, str]:
 
 @pytest.fixture
 def folder(finished, tmp_path) -> Path:
-    """A copy of it: what one test changes is not seen by the next. The run still names the places it was started with."""
+    """A copy for one test. The copied run still names the original paths."""
     shutil.copytree(finished[0], tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -77,7 +77,7 @@ def test_another_base_in_the_same_place_is_refused(folder, lora, tiny_random_mod
 
 
 def test_another_tokenizer_that_renders_alike_is_refused(folder, lora, tiny_random_model):
-    """Two ids that no prompt of digits has change places: the renderer's own fingerprint cannot see it."""
+    """Swaps two ids that no prompt of digits uses, so that the renderer's own fingerprint cannot notice."""
     file = folder / "model/tokenizer.json"
     tokenizer = json.loads(file.read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -88,7 +88,7 @@ def test_another_tokenizer_that_renders_alike_is_refused(folder, lora, tiny_rand
 
 
 def test_what_was_moved_is_accepted_by_its_contents(folder, lora):
-    """From another folder, under other names; the names of before are those of files with other contents."""
+    """Resumed from another folder, with renamed files; files with other contents have the old names."""
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     for old, new in {"model": "weights", "rows.jsonl": "train.jsonl", "test.jsonl": "held_out.jsonl"}.items():

@@ -28,7 +28,7 @@ def train(folder: Path, name: str, *more: str) -> Forked:
 
 
 def test_a_run_checks_its_budget_and_its_numbers_stay_the_same(folder) -> None:
-    """The reward draws from every global generator, so a check that left one elsewhere would show."""
+    """The reward draws from every global generator, so it notices a preflight that changed one of them."""
     checked, unchecked = train(folder, "checked"), train(folder, "unchecked", "preflight=off")
     assert checked.wait() == 0, checked.err
     assert unchecked.wait() == 0, unchecked.err

@@ -24,7 +24,7 @@ EXPERIMENTS = options("experiment")
 @pytest.mark.parametrize("loss", options("loss"))
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_loss_can_be_typed_on_top(experiment: str, loss: str) -> None:
-    """Rollouts a step stay as many: a loss of single completions asks that many problems."""
+    """A loss with single completions uses as many problems as there are rollouts, so the rollouts per step stay the same."""
     published, changed = (
         composed(f"experiment={experiment}"),
         composed(f"experiment={experiment}", f"loss={loss}"),

@@ -1,8 +1,7 @@
-"""A chat format of the user's own, in a folder outside the repository: one YAML and one short class."""
+"""A user's own renderer, outside the repository: the example of docs/extending.md, and what can be wrong with one."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,10 @@ from renderers import RendererConfig
 from renderers.parsing import Parser
 from rl.errors import UserError
 from rl.schema import build, convert
-from tests.helpers.recipes import ROOT, run_recipe
+from tests.helpers.recipes import run_recipe
 from tests.helpers.renderer_families import tokenizer_of
+from tests.recipes.test_extending import saved
 
-# The example of the documentation, as a user copies it.
-PAGE = (ROOT / "docs/renderers.md").read_text(encoding="utf-8")
-LINED, LINED_YAML = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[0] for kind in ("python", "yaml"))
 SHORT = (
     "batch_size=2",
     "group_size=2",
@@ -30,17 +27,16 @@ SHORT = (
 
 
 def told(folder: Path, recipe: str, *arguments: str, code: int = 0) -> str:
-    done = run_recipe(recipe, "--config-dir=mine", *arguments, cwd=folder)
+    done = run_recipe(recipe, "--config-dir=conf", *arguments, cwd=folder)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with `mine/`, which holds the class and its YAML."""
-    (tmp_path / "mine/renderer").mkdir(parents=True)
-    (tmp_path / "mine/lined.py").write_text(LINED)
-    (tmp_path / "mine/renderer/lined.yaml").write_text(LINED_YAML)
+    """The example, with its module beside the YAML: Python also looks in the folder of --config-dir."""
+    saved("A renderer", tmp_path)
+    (tmp_path / "lined.py").rename(tmp_path / "conf/lined.py")
     return tmp_path
 
 
@@ -59,7 +55,7 @@ def test_it_trains_resumes_and_is_sampled_and_evaluated(folder: Path) -> None:
 
 
 def test_mistakes_are_one_line(folder: Path) -> None:
-    (folder / "mine/renderer/wrong.yaml").write_text("_target_: lined.Round\n")
+    (folder / "conf/renderer/wrong.yaml").write_text("_target_: lined.Round\n")
     for arguments, words in {
         ("renderer=wrong",): "renderer._target_=lined.Round: cannot be imported",
         ("renderer=lined", "renderer.greting=x"): "did you mean renderer.greeting?",
@@ -151,7 +147,7 @@ def test_a_class_and_a_function_do() -> None:
         ("Raises", "it raised KeyError: .*no such file"),
         ("TextPrompt", "TextPrompt.prompt returned 'zq0.*expected a list of ids"),
         ("NoPrompt", "NoPrompt.prompt returned None"),
-        ("FirstTurn", "FirstTurn.prompt leaves the user turn's text out"),
+        ("FirstTurn", "FirstTurn.prompt leaves out the user turn's text"),
         ("NoParse", r"NoParse.parse returned \(\["),
         ("NoStops", "NoStops.stop_ids is NoneType"),
         ("Bare", "Bare lacks name, stop_ids, stop_text, prefilled, prompt, parse, cut, fingerprint"),

@@ -28,7 +28,7 @@ def load(path: Path, template: str) -> renderers.Renderer:
         "{% for m in messages %}{% for c in m['content'] %}{{ c['text'] }}{% endfor %}{% endfor %}",
         "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}",
         '{{ messages[0].content[0]["text"] }}',
-        "{{ messages[0].content }}",  # asks the first turn again and again
+        "{{ messages[0].content }}",  # always the first turn
         "{% for m in messages %}{{ m.content | truncate }}{% endfor %}",
         "{% for m in messages %}{{ m.text }}{% endfor %}",
         "{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",
@@ -38,7 +38,7 @@ def load(path: Path, template: str) -> renderers.Renderer:
 )
 def test_a_template_that_drops_the_question_is_one_line(tmp_path: Path, template: str) -> None:
     with pytest.raises(
-        UserError, match=r"^renderer\.template=[^\n]*own\.jinja: [^\n]*out of the prompt[^\n]*$"
+        UserError, match=r"^renderer\.template=[^\n]*own\.jinja: [^\n]*leaves out the [^\n]*$"
     ):
         load(tmp_path / "own.jinja", template)
 
@@ -54,7 +54,7 @@ def test_turns_that_come_later_are_looked_at_too(tmp_path: Path) -> None:
     renderer = load(tmp_path / "own.jinja", LOOP.replace("messages", "messages if m.role != 'system'"))
     question: list[Message] = [{"role": "user", "content": "1 + 1?"}]
     assert tokenizer_of("qwen3").decode(renderer.prompt(question)) == "1 + 1?"
-    with pytest.raises(UserError, match="leaves the system turn's text out of the prompt"):
+    with pytest.raises(UserError, match="leaves out the system turn's text"):
         renderer.prompt([{"role": "system", "content": "Be brief."}, *question])
 
 
@@ -91,17 +91,17 @@ def test_any_error_of_a_template_is_one_line(tmp_path: Path, template: str, word
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{{ 'x' * 10**9 }}", "makes more than 1,000,000 characters"),
+        ("{{ 'x' * 10**9 }}", "turns one question into more than 1,000,000 characters"),
         ("{{ 'x' * 10**12 }}", "more than 2 GiB"),
         (
             "{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxx{% endfor %}",
-            "makes more than 1,000,000 characters",
+            "turns one question into more than 1,000,000 characters",
         ),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes more than"),
         ("{{ 10 ** (10 ** 10) }}", "takes more than|GiB"),
         (
             "{% if messages | length > 2 %}{{ 'x' * 10**9 }}{% endif %}",
-            "makes more than 1,000,000 characters",
+            "turns one question into more than 1,000,000 characters",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_only_a_file_is_tried_in_a_process_of_its_own(tmp_path: Path, monkeypatc
 
 
 def test_files_that_are_no_template(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has more than 1,000,000 bytes"):
+    with pytest.raises(UserError, match="is larger than 1,000,000 bytes"):
         load(tmp_path / "own.jinja", LOOP + " " * 1_000_000)
     (tmp_path / "bom.jinja").write_bytes(b"\xef\xbb\xbf" + LOOP.encode())
     config = RendererConfig(name="chat_template", template=str(tmp_path / "bom.jinja"))

@@ -1,4 +1,4 @@
-"""A run that is killed and started again ends with the metrics of a run that never was."""
+"""A run that is killed and started again ends with the metrics of an uninterrupted run."""
 
 from __future__ import annotations
 

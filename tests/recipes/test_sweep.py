@@ -1,4 +1,4 @@
-"""Multiruns as a user types them: with a job that fails, typed again, beside each other, and searched by Optuna."""
+"""Multiruns as a user types them: with a failing job, repeated, in parallel, and with Optuna."""
 
 from __future__ import annotations
 

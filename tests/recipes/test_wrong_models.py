@@ -1,4 +1,4 @@
-"""Checkpoints that transformers would load, or that are none: refused in one line before anything is trained."""
+"""Checkpoints that cannot be trained, or are not checkpoints: rejected in one line before anything is trained."""
 
 from __future__ import annotations
 
@@ -68,4 +68,4 @@ def test_a_reward_too_large_for_float32_moves_no_weights_and_ends_the_run(tmp_pa
     )  # fmt: skip
     assert process.wait() == 2, process.err
     assert "Traceback" not in process.err and "max_nonfinite_steps=3" in process.err
-    assert "rewards.huge: it returned 1e+308 on problem" in process.out
+    assert "rewards.huge: returned 1e+308 on problem" in process.out

@@ -1,4 +1,4 @@
-"""Facts of the real GSM8K (pitfalls of DA-01's kind): a loader that miscounts them miscounts everything."""
+"""Facts of the real GSM8K: a loader that gets these counts wrong gets everything wrong."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_nothing_correct_costs_no_number_of_tokens() -> None:
 
 
 def test_intervals_are_over_problems_not_completions() -> None:
-    """Copies of the same completions are no new evidence."""
+    """Copies of the same completions do not narrow the interval."""
     once = [rollout(group, "20" if group % 2 else None) for group in range(20)]
     often = [each for each in once for _ in range(8)]
     for name, each in measure(often).items():
@@ -173,7 +173,7 @@ def test_a_policy_differs_from_itself_by_nothing() -> None:
 
 
 def test_a_difference_is_paired_by_problem() -> None:
-    """Ten problems of which every second one is solved before, and after it one more: the pairs vary less than the sides."""
+    """Ten problems, every second one solved before and one more after: differences vary less than either side."""
     before = [rollout(group, "20" if group % 2 else "7") for group in range(10)]
     after = [rollout(group, "20" if group % 2 or group == 0 else "7") for group in range(10)]
     change = differences(before, after)["accuracy"]

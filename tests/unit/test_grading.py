@@ -1,4 +1,4 @@
-"""Grading from outside: the golden table in four calling contexts, the policy's properties, and the workers' deaths."""
+"""Grading from outside: the golden table in four calling contexts, properties, and killed workers."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_regions():
 def test_self_test_notices_a_broken_percent(grader, monkeypatch):
     real = grader_module.equal
     monkeypatch.setattr(grader_module, "equal", lambda g, a, leaf: "%" not in a and real(g, a, leaf))
-    with pytest.raises(UserError, match=r"self-test fails: 50\\% against 50 is wrong"):
+    with pytest.raises(UserError, match=r"self-test failed: 50\\% against 50 is wrong"):
         grader.self_test()
 
 

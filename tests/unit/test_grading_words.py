@@ -1,4 +1,4 @@
-"""Words around a number, and golds that are no number: each beside its neighbours, with the value that people read."""
+"""Words around a number, and golds that are not numbers, each with similar cases and the value that a person reads."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_word_that_may_change_the_value_is_not_dropped(grader, answer, gold):
 
 @pytest.mark.parametrize("answer", ["18 florps", "18の倍数", "18 doubled", "18以外"])
 def test_an_unknown_word_is_unparsable(grader, answer):
-    """So that the counts of reasons show it, where `wrong` would pass it off as an answer."""
+    """The reason must be `unparsable`: `wrong` would count it as a readable answer."""
     assert grader.compare([("18", answer)])[0][0] == "unparsable"
 
 

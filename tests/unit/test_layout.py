@@ -1,4 +1,4 @@
-"""The shape of the code: no two files import each other, however indirectly, and no file outgrows a room."""
+"""The structure of the code: no import cycles, layers that do not import upwards, and no file of more than 300 lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts: token for token the model's own chat template, whatever the content, whatever the day."""
+"""Prompts equal the model's own chat template token for token, for any content and on any day."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, year: int) -> None:
 
 
 def contents(family: str, tags: bool = True) -> st.SearchStrategy[str]:
-    """Any text, control tokens and their halves among it."""
+    """Any text, including control tokens and parts of them."""
     tokens = [t for t in (*FAMILIES[family].special, *FAMILIES[family].plain) if tags or "think" not in t]
     pieces = st.one_of(
         st.text(max_size=8), st.sampled_from([*tokens, *(t[:-1] for t in tokens), *(t[1:] for t in tokens)])

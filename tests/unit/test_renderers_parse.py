@@ -1,4 +1,4 @@
-"""Completions: split at the model's own think tokens, ended by the sampler's word, never re-encoded."""
+"""Completions: split at the model's own think tokens, ended as the sampler reports, never re-encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards and reward sets: values by hand, and what a broken reward says."""
+"""Rewards and reward sets: hand-derived values, and the messages of broken rewards."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_reward_that_moves_from_step_to_step_does_not_warn(caplog):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RewardSet(name="x", terms={}), "no reward"),
+        (lambda: RewardSet(name="x", terms={}), "the set is empty"),
         (lambda: RewardSet(name="x", terms={"a": Correct(weight=math.nan)}), "rewards.a.weight"),
         (lambda: RewardSet(name="x", terms={"a": object()}), "rewards.a"),  # type: ignore[dict-item]
         (lambda: RewardSet(name="x", terms={"a": FormatThinkAnswer()}), "rewards.a.*answer_format"),
@@ -235,7 +235,7 @@ def test_a_value_that_float32_cannot_hold_is_not_finite(value):
         name="x", terms={"huge": FunctionReward(function=lambda rollouts: [value] * len(rollouts))}
     )
     with pytest.raises(
-        NotFinite, match=r"rewards\.huge: it returned .* on problem p0; expected a finite number"
+        NotFinite, match=r"rewards\.huge: returned .* on problem p0; expected a finite number"
     ):
         broken.score([rollout(RIGHT), rollout(RIGHT)])
 
@@ -243,6 +243,6 @@ def test_a_value_that_float32_cannot_hold_is_not_finite(value):
 def test_a_sum_that_float32_cannot_hold_is_not_finite():
     ones = FunctionReward(function=lambda rollouts: [1.0] * len(rollouts), weight=2e38)
     rewards = RewardSet(name="x", terms={"a": ones, "b": ones})
-    with pytest.raises(NotFinite, match=r"the weighted sum on problem p0 is 4e\+38 with rewards\.b"):
+    with pytest.raises(NotFinite, match=r"after adding rewards\.b, the weighted sum on problem p0 is 4e\+38"):
         rewards.score([rollout(RIGHT)])
     assert scored(RewardSet(name="x", terms={"a": ones}), RIGHT) == [2e38]
