@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,9 @@ def open_run(
 ) -> Iterator[Run]:
     """The opened run, at the newest complete checkpoint; config, overrides: what is written down as asked of it.
 
-    When the body ends, by itself or by an error, status.json says how, the loggers are closed with the exit code and
-    the weights are freed.
+    However the body ends, status.json records it, the loggers are closed with the exit code and the weights are freed.
     """
-    with _status(directory), ExitStack() as stack:
+    with _status(directory) as start, ExitStack() as stack:
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
@@ -63,6 +63,7 @@ def open_run(
         stack.callback(engine.close)
         blueprint.rewards.check()
         done = resume(engine.learner, renderer, directory)
+        start.accepted = True
         directory.write_asked(config, overrides)
         for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
             engine.sampler.recall(last)
@@ -158,9 +159,20 @@ def _fingerprint(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()
 
 
+@dataclass
+class _Start:
+    """One start of a run. accepted: data, weights and service were opened, so config.yaml becomes this command's."""
+
+    accepted: bool = False
+
+
 @contextmanager
-def _status(directory: RunDirectory) -> Iterator[None]:
-    """Writes status.json at the start and, whatever happens, at the end."""
+def _status(directory: RunDirectory) -> Iterator[_Start]:
+    """Writes status.json at the start and, whatever happens, at the end.
+
+    A finished run that was to train on stays `finished`, with the reason, when it could not be opened.
+    """
+    start = _Start()
 
     def write(state: State, reason: str = "") -> int:
         step = directory.step
@@ -169,7 +181,7 @@ def _status(directory: RunDirectory) -> Iterator[None]:
 
     write("running")
     try:
-        yield
+        yield start
     except Interrupted as interrupt:
         step = write("interrupted", str(interrupt))
         log.warning(
@@ -180,7 +192,8 @@ def _status(directory: RunDirectory) -> Iterator[None]:
         )
         raise
     except BaseException as error:
-        write("failed", reason_of(error))
+        untouched = directory.was_finished and not start.accepted
+        write("finished" if untouched else "failed", reason_of(error))
         raise
     write("finished")
 

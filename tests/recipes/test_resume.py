@@ -191,6 +191,9 @@ def test_other_data_under_a_resumed_run_is_refused(folder):
     other = start("rl_basic", *settings, "max_steps=2", cwd=folder)
     assert other.wait() == 2 and len(other.err.splitlines()) == 1, other.err
     assert "data.path=rows.jsonl" in other.err and "run_dir=" in other.err
+    after = status(folder / "data")
+    assert (after["state"], after["step"]) == ("finished", 1) and "data.path=rows.jsonl" in after["reason"]
     write(4)
     same = start("rl_basic", *settings, "max_steps=2", cwd=folder)
     assert same.wait() == 0, same.err
+    assert (status(folder / "data")["step"], status(folder / "data")["reason"]) == (2, "")

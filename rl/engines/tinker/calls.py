@@ -65,8 +65,8 @@ def require_answer() -> None:
             httpx.get(base_url(), timeout=ANSWER_SECONDS)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise UserError(
-                f"TINKER_BASE_URL={redacted(base_url())}: nothing answers there ({reason(error)}); start the server, or mend"
-                " the address"
+                f"TINKER_BASE_URL={redacted(base_url())}: nothing answers there ({reason(error)}); start the server or"
+                " correct the address, then type the same command again"
             ) from None
 
 
@@ -161,12 +161,18 @@ def redacted(text: str) -> str:
 
 def advice(error: BaseException) -> str:
     """What to type against an error that has a known cure; "" for others."""
+    import httpx
+    import tinker
+
     # SkyRL 0.4 lacks a field of samples that newer SDKs ask for, and refuses one of theirs when it is to restore (422).
     refused = getattr(error, "status_code", None) == 422 and not is_hosted()
     if "sample_sequence_ids" in str(error) or refused:
         return "; this server may speak an older API: pip install tinker==0.25.0"
-    if getattr(error, "status_code", None) in (401, 403):
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
         return "; does TINKER_API_KEY belong to this service?"
+    if isinstance(error, (httpx.TransportError, tinker.APIConnectionError)) or (status or 0) >= 500:
+        return "; type the same command again once the service answers"
     return ""
 
 
