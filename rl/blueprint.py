@@ -31,10 +31,12 @@ class EngineConfig:
 
     resumable: keys of the engine that may change when a run is resumed, since no step computes anything else.
     samples_alone: whether it samples without training, as `recipes.preflight` does.
+    needs_full_support: why it cannot train with top_p, top_k or min_p; "" when it can.
     """
 
     resumable: ClassVar[frozenset[str]] = frozenset()
     samples_alone: ClassVar[bool] = True
+    needs_full_support: ClassVar[str] = ""
 
     def check(self, blueprint: Blueprint) -> None:
         """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
@@ -180,11 +182,14 @@ class Blueprint:
                 f"loss={self.loss.name}: with these settings it trains failed answers differently, and no reward of this set"
                 " says which answers fail; add the reward correct, or type loss.negative_token_fraction=1.0"
             )
-        if self.sampling.truncated and not self.sampling.allow_truncated_support:
-            raise UserError(
-                f"sampling.{self.sampling.truncated}: it cuts tokens from the distribution, so that importance weights no"
-                " longer hold; leave it off while training, or type sampling.allow_truncated_support=true"
-            )
+        if truncated := self.sampling.truncated:
+            if reason := self.engine.needs_full_support:
+                raise UserError(f"sampling.{truncated}: {reason}; leave it off, or type engine=local")
+            if not self.sampling.allow_truncated_support:
+                raise UserError(
+                    f"sampling.{truncated}: cutting tokens from the distribution makes importance weights wrong; leave it"
+                    " off while training, or type sampling.allow_truncated_support=true"
+                )
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Optimiser batches in the run: `max_steps` where given (epochs repeat as needed), else `epochs`."""

@@ -56,10 +56,6 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        (
-            {"sampling": SamplingConfig(top_k=5, allow_truncated_support=True)},
-            r"sampling\.top_k=5",
-        ),
         ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
         (
             {

@@ -27,6 +27,7 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
     """See TinkerOptions for the choices."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(("max_usd", "prices", "attempts"))
+    needs_full_support: ClassVar[str] = "a Tinker service scores the whole distribution only"
 
     def check(self, blueprint: Blueprint) -> None:
         """Also asks for the SDK and the key; nothing is sent."""
@@ -56,10 +57,6 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             raise UserError(
                 f"temperature={blueprint.temperature}: a Tinker service scores at temperature 1, so that training there needs"
                 " temperature=1.0"
-            )
-        if blueprint.sampling.truncated:
-            raise UserError(
-                f"sampling.{blueprint.sampling.truncated}: a Tinker service scores the whole distribution; leave it off"
             )
         if blueprint.loss.needs_entropies:
             raise UserError(

@@ -38,6 +38,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
         )
     )
     samples_alone: ClassVar[bool] = False
+    needs_full_support: ClassVar[str] = "engine=trl trains on the whole distribution only"
 
     def check(self, blueprint: Blueprint) -> None:
         if self.vllm != "off" and blueprint.model.context is not None:
@@ -59,11 +60,6 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
             )
         if blueprint.batch_size * blueprint.group_size < 2:
             raise UserError("batch_size=1: one rollout a step has no baseline; type batch_size=16")
-        if blueprint.sampling.truncated:
-            raise UserError(
-                f"sampling.{blueprint.sampling.truncated}: engine=trl trains on the whole distribution only; leave it off,"
-                " or type engine=local"
-            )
         if self.vllm != "off" and blueprint.loss.needs_entropies:
             raise UserError(
                 f"engine.vllm={self.vllm}: vLLM gives no entropies; type loss.negative_token_fraction=1, or engine.vllm=off"
