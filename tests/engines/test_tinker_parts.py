@@ -470,7 +470,7 @@ def test_no_batch_is_lost_or_trained_twice_however_far_ahead_it_is_asked(max_lag
 def test_a_batch_without_any_completion_stops_the_run():
     sampler = Counting(0)
     sampler.submit = lambda *_: SimpleNamespace(result=lambda: [[], []])
-    with pytest.raises(Stopped, match="no completion came for any of 2 problems"):
+    with pytest.raises(Stopped, match="no completions for any of the 2 problems"):
         collect(run_of(sampler, 1), 1)
 
 

@@ -252,7 +252,7 @@ def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reas
     """Step 1 is trained and saved, no group of step 2 comes; the same command then trains step 2, once."""
     proxied.faults["asample"] = ["pass"] * 4 + ["fewer"] * 4
     done = train(tmp_path, proxied.url, *SMALL, "save_every=0", "engine.attempts=1")
-    assert done.returncode == 2 and "no completion came for any of 4 problems" in done.stderr
+    assert done.returncode == 2 and "no completions for any of the 4 problems" in done.stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["step"]) == ("failed", 1)
     assert (tmp_path / "run" / "checkpoints" / "step-000001" / "tinker.json").is_file()

@@ -162,7 +162,7 @@ def test_metrics_cut_short_are_trained_again_from_the_checkpoint_that_they_reach
     (folder / "cut/metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
     process = run(folder, "cut", *settings[:2], "max_steps=5", settings[3])
     assert process.wait() == 0, process.err
-    assert "going on from step-000002, not step-000004" in process.out
+    assert "resuming from step-000002, not step-000004" in process.out
     assert timeless(folder / "cut")[:4] == before and len(timeless(folder / "cut")) == 5
 
 
