@@ -225,7 +225,7 @@ def test_a_server_without_them_is_one_line(server, status, body, words):
 
 
 def test_no_server_is_one_line():
-    with pytest.raises(UserError, match="no vLLM server that takes weights"):
+    with pytest.raises(UserError, match="no vLLM server that accepts weights"):
         require_server("http://localhost:9", "org/name")
 
 
