@@ -78,7 +78,7 @@ def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
     unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
-    with pytest.raises(UserError, match="no price of me/mine is known"):
+    with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
 
@@ -120,7 +120,7 @@ def test_a_row_as_the_service_reads_it():
     }
     answer = SimpleNamespace(loss_fn_outputs=[{"logprobs": sent.loss_fn_inputs["logprobs"]}])
     assert row_logprobs(answer, [row]) == [[-0.5, -0.25]]
-    with pytest.raises(UserError, match="answered 1 rows of 4 tokens, and was sent 2 of 8"):
+    with pytest.raises(UserError, match="returned 1 rows of 4 tokens, but was sent 2 of 8"):
         row_logprobs(answer, [row, row])
 
 

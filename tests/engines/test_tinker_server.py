@@ -245,7 +245,7 @@ def test_too_few_completions_drop_the_group(proxied, tmp_path):
     done = train(tmp_path, proxied.url, *SMALL, "max_steps=1", "engine.attempts=2")
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path)[0]["dropped_groups"] == 1
-    assert "4 completions were asked for, 3 came" in (tmp_path / "run" / "train.log").read_text()
+    assert "4 completions were requested, 3 came" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reason(server, proxied, tmp_path):

@@ -211,11 +211,11 @@ class TrlPolicy(Sampler, Driver):
 
 
 def require_our_optimizer(plugin: Any) -> None:
-    """Raises UserError when DeepSpeed would put an optimiser of its own in the place of ours."""
+    """Raises UserError when DeepSpeed would replace our optimiser with its own."""
     if plugin and plugin.offload_optimizer_device not in (None, "none"):
         raise UserError(
             f"offload_optimizer_device: {plugin.offload_optimizer_device} (accelerate config): DeepSpeed's own optimiser would"
-            " move the weights of batches without signal; take it out, and use zero_stage: 3 or more GPUs"
+            " move the weights on batches without signal; remove it, and use zero_stage: 3 or more GPUs"
         )
 
 
