@@ -1,6 +1,6 @@
 """The typed blueprint: every choice of one run, checked before anything heavy is imported.
 
-This module and everything it names stay free of torch and transformers, so that a typo is answered at once.
+This module and everything it imports stay free of torch and transformers, so that a typo is reported at once.
 """
 
 from __future__ import annotations
@@ -27,49 +27,51 @@ from rl.schema import TARGET, build, convert, locate, target_parameters, unknown
 
 
 class EngineConfig:
-    """The choices of an engine, and what callers need to know of it before its weights are loaded.
+    """An engine's options, and what callers need to know about it before its weights are loaded.
 
-    resumable: keys of the engine that may change when a run is resumed, since no step computes anything else.
-    samples_alone: whether it samples without training, as `recipes.preflight` does.
+    resumable: engine keys that may change when a run is resumed, because they do not change what a step computes.
+    samples_alone: whether it can sample without training, as `recipes.preflight` needs.
+    needs_full_support: why it cannot train with top_p, top_k or min_p; "" when it can.
     """
 
     resumable: ClassVar[frozenset[str]] = frozenset()
     samples_alone: ClassVar[bool] = True
+    needs_full_support: ClassVar[str] = ""
 
     def check(self, blueprint: Blueprint) -> None:
         """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
-        """Loads the weights, or connects to where they are."""
+        """Loads the weights, or connects to the service that holds them."""
         raise NotImplementedError
 
     def follow(self, blueprint: Blueprint) -> None:
-        """On the processes of a launch that do not lead: what rank 0 calls for, until it ends."""
+        """On ranks above 0: runs what rank 0 calls, until rank 0 ends."""
         raise NotImplementedError
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
-        """Commands that `plan=true` prints, by what they are for; {} where the run needs no other than its own."""
+        """Launch commands that `plan=true` prints, by label; {} when the recipe's own command is enough."""
         return {}
 
     def forward_passes(self, blueprint: Blueprint) -> int:
-        """An update in forward passes: the backward pass costs two, or one where the weights themselves are frozen."""
+        """Cost of an update in forward passes: a backward pass costs two, or one when the base weights are frozen."""
         return 2 if blueprint.model.lora else 3
 
     def step_memory(self, blueprint: Blueprint, prompt_tokens: int) -> dict[str, float] | None:
-        """Bytes by part of a step whose longest prompt has `prompt_tokens`; None where no estimate is known."""
+        """Bytes by part, for a step whose longest prompt has `prompt_tokens`; None when there is no estimate."""
         return None
 
     def usd_per_million(self, blueprint: Blueprint) -> Prices | None:
-        """What a service charges for this blueprint's tokens; None where no price is published."""
+        """A service's prices for this blueprint's model; None when no price is published."""
         return published_prices(blueprint.model.source)
 
     def compare(self, blueprint: Blueprint, problems: ProblemSet) -> Conformance:
-        """One training step there against the same step here. Raises UserError for an engine that trains here."""
+        """Compares one training step on a service with the same step here. Raises UserError for a local engine."""
         raise UserError("engine: check_engine compares a service with this machine; type engine=tinker")
 
 
-# What may differ between a run and its continuation: how far it goes, what is kept and shown, and where the work is
-# done. None of it changes what a step computes, beyond the rounding of another device or micro-batch.
+# Keys that may change on resume: length, what is saved and shown, and the device. None of them changes what a step
+# computes, apart from the rounding of another device or micro-batch size.
 RESUMABLE = frozenset((
     "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
     "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
@@ -79,7 +81,7 @@ RESUMABLE = frozenset((
 
 @dataclass(frozen=True, kw_only=True)
 class RunReportConfig:
-    """language: of the words in the report that a run leaves, and in its pictures."""
+    """language: of the run's report and its plots."""
 
     language: Literal["en", "ja"] = "en"
 
@@ -172,22 +174,25 @@ class Blueprint:
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.loss.needs_groups and self.group_size == 1:
             raise UserError(
-                "group_size=1: this loss compares the completions of one problem and needs a group_size of 2 or more;"
+                "group_size=1: this loss compares completions of the same problem, so it needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
         if self.loss.needs_verdicts and not self.rewards.needs_grading:
             raise UserError(
-                f"loss={self.loss.name}: with these settings it trains failed answers differently, and no reward of this set"
-                " says which answers fail; add the reward correct, or type loss.negative_token_fraction=1.0"
+                f"loss={self.loss.name}: with these settings it treats failed answers differently, but no reward of this set"
+                " grades answers; add the reward correct, or type loss.negative_token_fraction=1.0"
             )
-        if self.sampling.truncated and not self.sampling.allow_truncated_support:
-            raise UserError(
-                f"sampling.{self.sampling.truncated}: it cuts tokens from the distribution, so that importance weights no"
-                " longer hold; leave it off while training, or type sampling.allow_truncated_support=true"
-            )
+        if truncated := self.sampling.truncated:
+            if reason := self.engine.needs_full_support:
+                raise UserError(f"sampling.{truncated}: {reason}; leave it off, or type engine=local")
+            if not self.sampling.allow_truncated_support:
+                raise UserError(
+                    f"sampling.{truncated}: cutting tokens from the distribution makes importance weights wrong; leave it"
+                    " off while training, or type sampling.allow_truncated_support=true"
+                )
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Optimiser batches in the run: `max_steps` where given (epochs repeat as needed), else `epochs`."""
+        """Steps of the run: `max_steps` if given (the data repeats as needed), else `epochs` passes over the data."""
         return self.max_steps if self.max_steps is not None else self.epochs * steps_per_epoch
 
 
@@ -199,7 +204,7 @@ def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
 
 
 def reward_set_from(node: Mapping[str, Any]) -> RewardSet:
-    """In YAML a reward stands beside the set's own choices, so that `rewards.format.weight=0.2` can be typed."""
+    """A RewardSet. In YAML, rewards sit beside the set's own options, so that `rewards.format.weight=0.2` works."""
     terms = {
         name: reward_from(child, f"rewards.{name}")
         for name, child in node.items()
@@ -210,7 +215,7 @@ def reward_set_from(node: Mapping[str, Any]) -> RewardSet:
 
 
 def reward_from(node: Mapping[str, Any], key: str) -> Any:
-    """A reward class built from its node, or a user's function `f(rollouts, ...)` wrapped as one."""
+    """A reward built from its node: an instance of its class, or a user's function `f(rollouts, ...)` wrapped as one."""
     target = locate(node[TARGET], f"{key}.{TARGET}") if TARGET in node else None
     if target is None or inspect.isclass(target):
         return convert(node, Reward, key)
@@ -226,5 +231,5 @@ def reward_from(node: Mapping[str, Any], key: str) -> Any:
 
 
 def resumable_keys(blueprint: Blueprint) -> frozenset[str]:
-    """The dotted keys, and nodes, that may change when a run is resumed."""
+    """The dotted keys and nodes that may change when a run is resumed."""
     return RESUMABLE | {f"engine.{key}" for key in blueprint.engine.resumable}

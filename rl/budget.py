@@ -1,4 +1,4 @@
-"""The token budget in force at each step: `budget=constant`, or `budget=tighten` from a wide one down to `max_tokens`."""
+"""The token budget of each step: `budget=constant`, or `budget=tighten`, which shrinks it down to `max_tokens`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rl.errors import UserError
 
 
 class BudgetSchedule(Protocol):
-    """Decides each step's budget from the step before: nothing but metrics.jsonl is needed to resume."""
+    """Derives each step's budget from the step before, so that metrics.jsonl is enough to resume."""
 
     def first(self, max_tokens: int) -> int:
-        """The budget of step 1; also the widest of the run."""
+        """The budget of step 1, the largest of the run."""
 
     def next(self, budget: int, truncated: float, max_tokens: int) -> int:
-        """The budget after a step in which `budget` cut the share `truncated` of the completions."""
+        """The next budget, after a step in which the share `truncated` of completions was cut at `budget`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class Constant:
 class Tighten:
     """Starts at `start` times `max_tokens`; each step that cuts at most `max_truncated` multiplies it by `factor`.
 
-    The model first earns rewards with the answers that it gives anyway and is then asked for shorter ones, as in the
-    length schedules of "Kimi k1.5" (arXiv:2501.12599, section 2.3.3) and "ThinkPrune" (arXiv:2504.01296), which
-    lengthen a penalty and shorten a limit in rounds.
+    The model first earns rewards at its usual length and is then pushed to be shorter, as in the length schedules of
+    "Kimi k1.5" (arXiv:2501.12599, section 2.3.3), which phases in a length penalty, and "ThinkPrune"
+    (arXiv:2504.01296), which lowers the limit in rounds.
     """
 
     start: float = 2.0
@@ -47,7 +47,7 @@ class Tighten:
     def __post_init__(self) -> None:
         if not 1 <= self.start < math.inf:
             raise UserError(
-                f"budget.start={self.start}: expected how many times max_tokens the first budget is, 1 or more; e.g. 2.0"
+                f"budget.start={self.start}: expected a multiple of max_tokens, 1 or more; e.g. 2.0"
             )
         if not 0 <= self.max_truncated <= 1:
             raise UserError(
@@ -65,19 +65,19 @@ class Tighten:
 
 @dataclass
 class Budget:
-    """The schedule of one run and the `tokens` it allows at the step to come."""
+    """The schedule of one run. tokens: the budget of the next step."""
 
     schedule: BudgetSchedule
     max_tokens: int
     tokens: int
 
     def observe(self, metrics: Mapping[str, float]) -> None:
-        """Takes note of how many completions the step just done had cut."""
+        """Updates the budget from the metrics of the step just finished."""
         self.tokens = self.schedule.next(self.tokens, metrics["frac_truncated"], self.max_tokens)
 
 
 def budget_after(schedule: BudgetSchedule, max_tokens: int, rows: Sequence[Mapping[str, Any]]) -> Budget:
-    """The budget after the steps in `rows` of metrics.jsonl; the schedule's first one when there are none."""
+    """The budget after the steps in `rows` of metrics.jsonl; the schedule's first budget without rows."""
     if not rows:
         return Budget(schedule, max_tokens, schedule.first(max_tokens))
     budget = Budget(schedule, max_tokens, int(rows[-1]["budget"]))

@@ -1,4 +1,4 @@
-"""Rollouts of a step's problems, sampled when the step comes, or asked for before it."""
+"""Rollouts of a step's problems, sampled at that step or requested earlier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl.step import PendingBatch, Run
 def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
     """[P x G] rollouts of P problems, each with G completions from the current policy, and their token budget.
 
-    A sampler elsewhere may be asked for the batches of later steps first, and may leave out a problem.
+    A remote sampler may be asked for later steps' batches ahead of time, and may drop a problem.
     """
     seed_everything(derived_seed(run.blueprint.seed, "step", step))
     for ahead in range(step, min(step + (run.engine.sampler.max_lag or 0), run.total_steps) + 1):
@@ -30,7 +30,7 @@ def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
 
 
 def request(run: Run, step: int, version: int) -> PendingBatch:
-    """The batch of `step`, requested and not waited for."""
+    """Requests the batch of `step` without waiting for it."""
     problems = batch_of(run, step)
     prompts = prompts_of(run, problems)
     params = sampling_params(run, step)
@@ -62,14 +62,14 @@ def prompts_of(run: Run, problems: Sequence[Problem]) -> list[list[int]]:
 
 
 def roll_out(run: Run, problems: Sequence[Problem], n: int, params: SamplingParams) -> list[Rollout]:
-    """[P x n] rollouts, those of one problem next to each other."""
+    """[P x n] rollouts, grouped by problem."""
     prompts = prompts_of(run, problems)
     sampled = run.engine.sampler.sample(prompts, n, params, grading_ahead(run, problems, prompts))
     return rollouts_from(problems, prompts, require_any(sampled), run.renderer)
 
 
 def grading_ahead(run: Run, problems: Sequence[Problem], prompts: Sequence[list[int]]) -> Arrived:
-    """Has completions graded while others of their batch are still sampled."""
+    """A callback that grades completions while the rest of their batch is still being sampled."""
 
     def arrived(p: int, completions: Sequence[Completion]) -> None:
         run.blueprint.rewards.expect(rollouts_from([problems[p]], [prompts[p]], [completions], run.renderer))
@@ -83,10 +83,7 @@ def rollouts_from(
     sampled: Sequence[Sequence[Completion]],
     renderer: Renderer,
 ) -> list[Rollout]:
-    """[P x G] ungraded rollouts of completions [P][G], those of one problem next to each other.
-
-    A problem whose completions are missing has none.
-    """
+    """[P x G] ungraded rollouts of completions [P][G], grouped by problem; none for a problem without completions."""
     return [
         Rollout(problem, group, prompt, cut, renderer.parse(cut))
         for group, (problem, prompt, completions) in enumerate(zip(problems, prompts, sampled, strict=True))
@@ -95,7 +92,7 @@ def rollouts_from(
 
 
 def require_any(sampled: list[list[Completion]]) -> list[list[Completion]]:
-    """The completions [P][n]. Raises Stopped when there is not one."""
+    """The completions [P][n]. Raises Stopped when there are none at all."""
     if not any(sampled):
-        raise Stopped(f"no completion came for any of {len(sampled)} problems; the log says why")
+        raise Stopped(f"no completions for any of the {len(sampled)} problems; see the log for the reasons")
     return sampled

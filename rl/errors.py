@@ -1,4 +1,4 @@
-"""Errors that are the user's to fix: one clear line, exit code 2, never a traceback."""
+"""Errors that the user can fix: one clear line, exit code 2, never a traceback."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ class UserError(Exception):
 
 
 class Stopped(UserError):
-    """The run cannot go on, but its weights are whole: they are saved before it ends."""
+    """The run cannot go on, but its weights are intact: they are saved before it ends."""
 
 
 class NotFinite(UserError):
-    """A number from outside, such as a reward, is NaN or infinite: one such step may be skipped."""
+    """A number from outside, such as a reward, is NaN or infinite. The step may be skipped."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, for a status: a UserError's own line, any other error with its type."""
+    """Why something failed, for status.json: a UserError's own line; for other errors, type and text."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".strip(": ")
 
 
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """The names among `known` most like `given`, best first; empty when nothing is close."""
+    """The known names most similar to `given`, best first; empty when none is close."""
     by_case = {name.lower(): name for name in known}
     return [by_case[name] for name in difflib.get_close_matches(given.lower(), by_case, n=count, cutoff=0.5)]
 
 
 def first_line(error: BaseException) -> str:
-    """An error's first sentence, for use inside one of ours."""
+    """An error's first sentence, to quote inside our own message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
 
 

@@ -1,36 +1,36 @@
-"""Every number that is logged, with its definition. Names without a prefix are W&B's too.
+"""Every logged metric and its definition. Trackers such as W&B use the same names.
 
-Where no reward needs to know whether an answer is correct, the metrics of correctness (`frac_all_good`, `by_group/*`,
-`tokens_per_correct`, `correct_given_finished`, `grade/*`) are absent.
+The correctness metrics (`frac_all_good`, `by_group/*`, `tokens_per_correct`, `correct_given_finished`, `grade/*`) are
+absent when no reward grades answers.
 
 | name | definition |
 |---|---|
-| `reward_total` | mean over the N rollouts of the weighted reward sum |
+| `reward_total` | mean weighted reward sum of the N rollouts |
 | `reward_<name>` | mean of that reward before weighting (`reward_correct`, `reward_format`, ...) |
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
-| `entropy` | minus the mean log-probability of the sampled tokens, nats: a sampled estimate |
+| `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |
 | `entropy_exact` | mean entropy of the distributions sampled from, nats; where the loss asks for it |
 | `learning_rate` | the rate of this step |
-| `frac_truncated` | share of completions that hit the budget, by the sampler's word |
+| `frac_truncated` | share of completions cut at the budget, as the sampler reports it |
 | `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` allows at this step |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
-| `tokens/thinking` | mean tokens of the reasoning, by its share of the completion's characters |
+| `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
-| `boxed_in_thinking` | share of completions whose reasoning, finished or not, holds a whole `\\boxed{...}` |
+| `boxed_in_thinking` | share of completions whose reasoning, finished or not, contains a closed `\\boxed{...}` |
 | `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
 | `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
-| `clipped/low`, `clipped/high` | share of the tokens whose ratio the clip holds back, down and up (loss=dapo) |
+| `clipped/low`, `clipped/high` | share of the tokens whose ratio the lower or upper clip bound limits (loss=dapo) |
 | `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
-| `skipped` | 1 when the step moved no weights (no signal, or a number that is not finite), else 0 |
+| `skipped` | 1 when the step moved no weights (no signal, or NaN or infinity), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
-| `dropped_groups` | problems of the step whose completions could not be had (engine=tinker) |
-| `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where it is known (engine=tinker) |
-| `tokens_per_second` | completion tokens over the wall time of sampling |
+| `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
+| `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
+| `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
 """
 
@@ -50,7 +50,7 @@ REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout"
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """What N scored rollouts say about the policy that made them; NaN where a mean has nothing to average."""
+    """Metrics of N scored rollouts; NaN for a mean over nothing."""
     lengths = [len(r.completion.tokens) for r in rollouts]
     logprobs = [value for r in rollouts for value in r.completion.logprobs]
     entropies = [value for r in rollouts for value in r.completion.entropies or ()]
@@ -72,7 +72,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def grading_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The metrics of correctness; {} where no reward asked for it."""
+    """The correctness metrics; {} when no reward grades answers."""
     if rollouts[0].verdict.correct is None:
         return {}
     correct = [r.verdict.correct for r in rollouts]
@@ -103,7 +103,7 @@ def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, floa
 
 
 def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]:
-    """What one optimiser update measured."""
+    """Metrics of one optimiser update."""
     return {
         "learning_rate": learning_rate,
         "loss": stats.loss,
@@ -120,13 +120,13 @@ def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]
 
 
 def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
-    """How old, in updates, the policy was that sampled the rollouts which `step` learns from."""
+    """How many updates old the policy was that sampled the rollouts of `step`."""
     lags = [step - 1 - r.version for r in rollouts]
     return {"lag/mean": fmean(lags), "lag/max": max(lags)}
 
 
 def thinking_tokens(rollout: Rollout) -> float:
-    """The reasoning's share of the completion's tokens, by its share of the completion's characters."""
+    """The reasoning's tokens, estimated from its share of the completion's characters."""
     raw = rollout.parsed.raw
     return len(rollout.completion.tokens) * len(rollout.parsed.thinking) / len(raw) if raw else 0.0
 

@@ -1,4 +1,4 @@
-"""The keys of a blueprint that name a file or folder: a run keeps them absolute, and what they name may be moved."""
+"""Blueprint keys that hold a path. A run stores them as absolute paths, and the files may be moved later."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Whether a place holds what it held is told by its contents: data.json, base.json and renderer.txt have fingerprints.
+# Moved files are recognised by content: data.json, base.json and renderer.txt hold fingerprints.
 PLACES = ("model.path", "data.path", "data.test_path", "data.source.path", "renderer.template")
 PROJECT = Path(__file__).resolve().parents[1]
 
 
 def place_in(tree: Mapping[str, Any], key: str) -> str | None:
-    """The place that a tree names under a dotted key; None when it names none."""
+    """The path under a dotted key of the tree; None if there is none."""
     node: Any = tree
     for name in key.split("."):
         node = node.get(name) if isinstance(node, Mapping) else None
@@ -21,7 +21,7 @@ def place_in(tree: Mapping[str, Any], key: str) -> str | None:
 
 
 def with_places(tree: Mapping[str, Any], places: Mapping[str, str | None]) -> dict[str, Any]:
-    """A copy of the tree with those of the places that are not None in the place of its own."""
+    """A copy of the tree in which each path in `places` that is not None replaces the tree's own."""
     changed = copy.deepcopy(dict(tree))
     for key, place in places.items():
         if place is not None:
@@ -34,9 +34,9 @@ def with_places(tree: Mapping[str, Any], places: Mapping[str, str | None]) -> di
 
 
 def with_absolute_places(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tree whose places do not depend on the folder that the command was started in.
+    """A copy of the tree with absolute paths, independent of the current folder.
 
-    What the project ships (assets/tiny) stays relative to the project, wherever that lies.
+    Paths to files that ship with the project (assets/tiny) stay relative to the project.
     """
     return with_places(tree, {key: _absolute(place_in(tree, key)) for key in PLACES})
 

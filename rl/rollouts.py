@@ -1,6 +1,6 @@
 """The values that flow through one step: problem, completion, rollout, training row.
 
-Shapes in docstrings: N rollouts, P problems, G completions a problem (the group), T completion tokens.
+Shapes in docstrings: N rollouts, P problems, G completions per problem (the group), T completion tokens.
 This module imports neither torch nor transformers.
 """
 
@@ -39,8 +39,8 @@ class Completion:
 
     tokens: [T] sampled ids, the stop token included.
     logprobs: [T] log-probability (nats, float32) of each token under the distribution it was drawn from.
-    stop_reason: ``stop`` (a stop token was sampled) or ``length`` (the token budget cut it).
-    entropies: [T] entropy (nats) of each token's whole distribution, when the loss asked for it.
+    stop_reason: ``stop`` (a stop token was sampled) or ``length`` (cut at the token budget).
+    entropies: [T] entropy (nats) of the distribution each token was drawn from, if the loss needs it.
     """
 
     tokens: list[int]
@@ -57,7 +57,7 @@ class Parsed:
     text: what follows the reasoning ("" while the reasoning is unfinished), stop token removed.
     raw: the whole completion as text, think tags visible, stop token removed.
     ended: ``stop`` (the turn's end token), ``eos`` (the model's end-of-text token), ``length`` (cut by the budget).
-    prefilled: the opening think tag was the last thing in the prompt, so `raw` starts inside the reasoning.
+    prefilled: the prompt ended with the opening think tag, so `raw` starts inside the reasoning.
     """
 
     thinking: str
@@ -69,11 +69,11 @@ class Parsed:
 
 @dataclass
 class Rollout:
-    """One completion of one problem with everything that is learnt about it, in the order it is learnt.
+    """One completion of one problem. Later stages fill in the verdict, rewards and vote.
 
     `group` numbers the problem within its batch (0..P-1); its G members share a prompt.
     `rewards` holds each reward by name before weighting; `reward` is the weighted sum. `version`: how many steps the
-    policy that made it had been trained, where an engine may be asked ahead.
+    policy that sampled it had been trained; matters when an engine samples ahead.
     """
 
     problem: Problem
@@ -85,7 +85,7 @@ class Rollout:
     rewards: dict[str, float] = field(default_factory=dict)
     reward: float = 0.0
     version: int = 0
-    vote: int | None = None  # what the completion votes for in maj@k, set by rewards.RewardSet.vote
+    vote: int | None = None  # the answer it votes for in maj@k, set by rewards.RewardSet.vote
 
 
 @dataclass(frozen=True)

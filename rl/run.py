@@ -1,4 +1,4 @@
-"""Opening and closing a run: everything heavy is loaded here, cheapest first, and let go whatever happens."""
+"""Opening and closing a run. Everything heavy is loaded here, cheapest first, and always released."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ from rl.watchdog import Watchdog
 
 log = logging.getLogger("tanka")
 
-SAMPLED_PROBLEMS = 4000  # that tell one data set from another; a set of up to twice as many is read whole
-INTERRUPTED_CLOSE_SECONDS = 5.0  # who asks a run to stop may kill it soon
+SAMPLED_PROBLEMS = 4000  # hashed to identify a data set; sets of up to twice this size are hashed whole
+INTERRUPTED_CLOSE_SECONDS = 5.0  # a SIGKILL may soon follow the signal
 
 
 @contextmanager
@@ -46,12 +47,11 @@ def open_run(
     config: dict[str, Any],
     overrides: list[str],
 ) -> Iterator[Run]:
-    """The opened run, at the newest complete checkpoint; config, overrides: what is written down as asked of it.
+    """The opened run, at its newest complete checkpoint. config, overrides: written to config.yaml and overrides.yaml.
 
-    When the body ends, by itself or by an error, status.json says how, the loggers are closed with the exit code and
-    the weights are freed.
+    However the body ends, status.json records it, the loggers are closed with the exit code and the weights are freed.
     """
-    with _status(directory), ExitStack() as stack:
+    with _status(directory) as start, ExitStack() as stack:
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
@@ -63,6 +63,7 @@ def open_run(
         stack.callback(engine.close)
         blueprint.rewards.check()
         done = resume(engine.learner, renderer, directory)
+        start.accepted = True
         directory.write_asked(config, overrides)
         for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
             engine.sampler.recall(last)
@@ -83,11 +84,11 @@ def open_run(
 
 
 def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int:
-    """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 for a run without any."""
+    """Loads the newest complete checkpoint that metrics.jsonl reaches and returns its step; 0 if there is none."""
     point = resume_point(directory)
     if point is None:
         if checkpoint.steps(directory.checkpoints) or read_jsonl(directory.path / "metrics.jsonl"):
-            log.warning("%s has no complete checkpoint: it starts again at step 1", directory.path)
+            log.warning("%s has no complete checkpoint: starting again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
     weights.load(point)
@@ -96,9 +97,9 @@ def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int
 
 
 def resume_point(directory: RunDirectory) -> Path | None:
-    """The newest complete checkpoint whose steps are all in metrics.jsonl, so that the run's record gets no hole.
+    """The newest complete checkpoint whose steps are all in metrics.jsonl, so that the run's record has no gap.
 
-    When no checkpoint is that old, the newest complete one, with a warning that names the missing steps.
+    If there is none, the newest complete one, with a warning that names the missing steps.
     """
     logged = {row["step"] for row in read_jsonl(directory.path / "metrics.jsonl")}
     reached = next(step for step in itertools.count() if step + 1 not in logged)
@@ -107,13 +108,13 @@ def resume_point(directory: RunDirectory) -> Path | None:
         newest = checkpoint.steps(directory.checkpoints)[-1]
         if checkpoint.step_of(newest) > reached:
             log.warning(
-                "metrics.jsonl ends at step %d: going on from %s, not %s", reached, point.name, newest.name
+                "metrics.jsonl ends at step %d: resuming from %s, not %s", reached, point.name, newest.name
             )
         return point
     point = checkpoint.latest(directory.checkpoints)
     if point is not None:
         missing = [step for step in range(1, checkpoint.step_of(point) + 1) if step not in logged]
-        log.warning("metrics.jsonl lacks %s: these steps stay out of it and of the report", _ranges(missing))
+        log.warning("metrics.jsonl lacks %s; they will be missing from the report too", _ranges(missing))
     return point
 
 
@@ -125,7 +126,7 @@ def _ranges(steps: list[int]) -> str:
 
 
 def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
-    """Writes data.json. Raises UserError when a run that has checkpoints would go on with other problems."""
+    """Writes data.json. Raises UserError when a run that has checkpoints would continue on different problems."""
     now = {
         split: {"kept": len(found), "sha256": _fingerprint(found)}
         for split, found in {"train": problems.train, "test": problems.test}.items()
@@ -141,14 +142,14 @@ def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
 
 
 def _named(config: DataConfig, split: str) -> str:
-    """The data set of a split, as it is typed."""
+    """The override that names a split's data set."""
     if split == "test" and config.test_path:
         return f"data.test_path={config.test_path}"
     return f"data.path={config.path}" if config.path else f"data={config.name}"
 
 
 def _fingerprint(problems: Sequence[Problem]) -> str:
-    """The sha256 of the first, the last and evenly spread problems in between."""
+    """SHA-256 of the first, the last and evenly spaced problems in between."""
     count, digest = len(problems), hashlib.sha256()
     for index in (*range(0, count, max(1, count // SAMPLED_PROBLEMS)), *range(count)[-1:]):
         problem = problems[index]
@@ -158,9 +159,20 @@ def _fingerprint(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()
 
 
+@dataclass
+class _Start:
+    """One start of a run. accepted: everything was opened, so this command's config.yaml replaces the old one."""
+
+    accepted: bool = False
+
+
 @contextmanager
-def _status(directory: RunDirectory) -> Iterator[None]:
-    """Writes status.json at the start and, whatever happens, at the end."""
+def _status(directory: RunDirectory) -> Iterator[_Start]:
+    """Writes status.json at the start and, however the body ends, at the end.
+
+    A finished run that cannot be opened to train longer stays `finished`; status.json gets the reason.
+    """
+    start = _Start()
 
     def write(state: State, reason: str = "") -> int:
         step = directory.step
@@ -169,25 +181,26 @@ def _status(directory: RunDirectory) -> Iterator[None]:
 
     write("running")
     try:
-        yield
+        yield start
     except Interrupted as interrupt:
         step = write("interrupted", str(interrupt))
         log.warning(
-            "%s after step %d; to go on, type the same command with run_dir=%s",
+            "%s after step %d; to continue, type the same command with run_dir=%s",
             interrupt,
             step,
             directory.path,
         )
         raise
     except BaseException as error:
-        write("failed", reason_of(error))
+        untouched = directory.was_finished and not start.accepted
+        write("finished" if untouched else "failed", reason_of(error))
         raise
     write("finished")
 
 
 @contextmanager
 def _closing(loggers: Loggers) -> Iterator[None]:
-    """Closes the loggers with the exit code of the body; an interrupted run waits only a little for them."""
+    """Closes the loggers with the exit code of the body. An interrupted run waits INTERRUPTED_CLOSE_SECONDS at most."""
     try:
         yield
     except Interrupted as interrupt:

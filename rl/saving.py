@@ -1,4 +1,4 @@
-"""What a run leaves on disk and when: checkpoints to go on from, the best one so far, the trained weights."""
+"""What a run writes to disk, and when: checkpoints to resume from, the best one so far, the trained weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rl.step import Run
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 
-RENDERER = "renderer.txt"  # the fingerprint of the chat format, beside the weights that were trained with it
+RENDERER = "renderer.txt"  # fingerprint of the chat format the weights were trained with
 
 
 def save_at(run: Run, step: int) -> None:
-    """Status after every step; a checkpoint after every `save_every` steps and after the last."""
+    """Updates status.json; saves a checkpoint every `save_every` steps and after the last."""
     every = run.blueprint.save_every
     if step == run.total_steps or (every and step % every == 0):
         save(run, step)
@@ -23,7 +23,7 @@ def save_at(run: Run, step: int) -> None:
 
 
 def save(run: Run, step: int) -> None:
-    """A checkpoint of `step`, the last one finished; the newest `keep_last` and the best one are kept."""
+    """Saves a checkpoint of `step`, the last finished one; keeps the newest `keep_last` and the best."""
     folder = run.directory.checkpoints
     newest = checkpoint.save(folder, step, lambda path: write(run, path))
     best = best_checkpoint(run, folder)
@@ -31,15 +31,15 @@ def save(run: Run, step: int) -> None:
 
 
 def write(run: Run, folder: Path) -> None:
-    """What a checkpoint holds: all that the next step needs beside the blueprint."""
+    """Writes a checkpoint's contents: everything the next step needs besides the blueprint."""
     run.engine.learner.save(folder)
     (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
 
 
 def best_checkpoint(run: Run, folder: Path) -> Path | None:
-    """The checkpoint with the highest `keep_best`, also named in best.json; None when nothing is measured yet.
+    """The checkpoint with the highest `keep_best`, also named in best.json; None when none has been measured.
 
-    A step's metrics, `eval/*` too, are those of the policy that enters it: the checkpoint of the step before.
+    A step's metrics, including `eval/*`, describe the policy before its update: the previous step's checkpoint.
     """
     metric = run.blueprint.keep_best
     if metric is None:
@@ -68,7 +68,7 @@ def require_metric(name: str | None, metrics: Mapping[str, float]) -> None:
 
 
 def export_final(run: Run) -> None:
-    """The trained weights in `final/`, as transformers and peft load them, with a model card."""
+    """Writes the trained weights to `final/` for transformers and peft, with a model card."""
 
     def write_final(folder: Path) -> None:
         run.engine.learner.export(folder)

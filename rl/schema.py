@@ -1,7 +1,8 @@
 """Plain config trees (dicts, lists, scalars) into typed dataclasses, with errors a user can act on.
 
-A node either has a fixed dataclass, or names its class (or function) with `_target_` (a dataclass with `from_target` says
-what becomes of that); either way its keys and the types of its values are checked against the signature, and an unknown key is answered with the nearest known one.
+A node either has a fixed dataclass, or names its class or function with `_target_` (a dataclass with `from_target`
+builds such a node itself). Keys and value types are checked against the signature; for an unknown key the error
+suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def locate(target: str, key: str) -> Any:
 
 
 def target_parameters(target: Any, given: int | None = None) -> dict[str, inspect.Parameter]:
-    """What a class or function takes by keyword, behind the first `given` parameters, which come by position.
+    """The keyword parameters of a class or function, without the first `given`, which are passed by position.
 
-    given: None is 0 for a class, and 1 for a function, which takes a batch.
+    given: None means 0 for a class and 1 for a function, whose first argument is a batch.
     """
     parameters = inspect.signature(target).parameters
     named = {
@@ -61,16 +62,16 @@ def target_parameters(target: Any, given: int | None = None) -> dict[str, inspec
 
 
 def bound(target: Any, tree: Mapping[str, Any], path: str, given: Sequence[str]) -> functools.partial[Any]:
-    """`target` with the keys of `tree` as arguments by name, to be called with what `given` names, by position.
+    """`target` with `tree` as keyword arguments, to be called with the arguments named in `given`, by position.
 
-    Raises UserError as `build` does, and when `target` does not take so many values by position.
+    Raises UserError as `build` does, and when `target` does not accept that many positional arguments.
     """
     values = _arguments(target, tree, path, len(given))
     try:
         inspect.signature(target).bind(*given, **values)
     except TypeError as error:
         raise UserError(
-            f"{_join(path, TARGET)}: {target.__module__}.{target.__qualname__} cannot be called so ({error}); expected a"
+            f"{_join(path, TARGET)}: {target.__module__}.{target.__qualname__} cannot be called this way ({error}); expected a"
             f" class or function that takes ({', '.join(given)}) first"
         ) from None
     return functools.partial(target, **values)
@@ -94,7 +95,7 @@ def _arguments(target: Any, tree: Mapping[str, Any], path: str, given: int | Non
 
 
 def unknown_key(path: str, key: Any, known: Iterable[str]) -> UserError:
-    """The answer to a key that a node does not take: the nearest one that it takes, or all of them."""
+    """The error for an unknown key: suggests the nearest known key, or lists all of them."""
     known = sorted(known)
     close = nearest(str(key), known)
     hint = f"did you mean {_join(path, close[0])}?" if close else f"known keys: {', '.join(known)}"
@@ -102,7 +103,7 @@ def unknown_key(path: str, key: Any, known: Iterable[str]) -> UserError:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    # A dataclass's own hints are found where each of its bases is defined; its __init__ knows one module only.
+    # get_type_hints resolves a dataclass's hints in the module of each base; its __init__ has only one module.
     if inspect.isclass(target) and not dataclasses.is_dataclass(target):
         target = target.__init__
     return typing.get_type_hints(target)
@@ -112,7 +113,7 @@ def convert(value: Any, hint: Any, key: str) -> Any:
     """`value` as type `hint`, strictly: an int field refuses 1e3 and "08", a string field refuses numbers."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or not isinstance(value, (Mapping, list, tuple, str, int, float, type(None))):
-        return value  # what is not plain has been built already
+        return value  # not a plain value: already built
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -218,7 +219,7 @@ def _describe(hint: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as it is typed: text that would be read as something else stands in quotes."""
+    """A value as typed: text that would be parsed as another type is quoted."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str) and _looks_like_another_type(value):
@@ -241,12 +242,12 @@ def _join(path: str, key: Any) -> str:
 def known_keys(schema: Any, tree: Mapping[str, Any], path: str = "") -> set[str]:
     """Every dotted key that may be set: those of `tree` and those of its dataclasses.
 
-    A node that takes keys of any name (a dict, or a set of `_target_` nodes) is marked by a `key.*`.
+    A node that takes keys of any name (a dict, or a set of `_target_` nodes) appears as `key.*`.
     """
     if isinstance(tree.get(TARGET), str):
         try:
             schema = locate(tree[TARGET], path)
-        except UserError:  # said when the node is built
+        except UserError:  # reported when the node is built
             schema = None
     hints = _hints(schema) if dataclasses.is_dataclass(schema) else {}
     keys = set()

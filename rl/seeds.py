@@ -6,12 +6,12 @@ import random
 
 
 def derived_seed(seed: int, purpose: str, step: int) -> int:
-    """A seed for one purpose at one step: nothing random needs to be stored to resume."""
+    """A 63-bit seed for one purpose at one step."""
     return random.Random(f"{seed}/{purpose}/{step}").getrandbits(63)
 
 
 def seed_everything(seed: int) -> None:
-    """Python's, numpy's and torch's global generators: what rewards, data code and LoRA dropout may draw from."""
+    """Seeds the global generators of Python, numpy and torch, which rewards, data code and LoRA dropout may use."""
     import numpy
     import torch
 

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C: the first one ends the run at its next safe point, the second one ends the process at once."""
+"""SIGTERM, SIGHUP and Ctrl-C: the first ends the run at its next safe point, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class _Arrived:
-    """Signals belong to the process, so this is the one place that knows of them."""
+    """The one global record of signals, because signals belong to the process."""
 
     number: int | None = None
     raised: bool = False
@@ -58,7 +58,7 @@ def handled() -> Iterator[None]:
 
 @contextmanager
 def safe_points() -> Iterator[None]:
-    """Inside, a signal waits for the next `check`: no step is cut in two."""
+    """Inside, a signal waits for the next `check`, so that no step is interrupted halfway."""
     _arrived.at_safe_points = True
     try:
         yield
@@ -68,7 +68,7 @@ def safe_points() -> Iterator[None]:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Inside, `check` lets a signal wait on."""
+    """Inside, `check` does not raise: a signal keeps waiting."""
     raised, _arrived.raised = _arrived.raised, True
     try:
         yield
@@ -77,7 +77,7 @@ def postponed() -> Iterator[None]:
 
 
 def check() -> None:
-    """A safe point: raises Interrupted when a signal has arrived and was not yet answered."""
+    """A safe point: raises Interrupted if a signal has arrived and was not raised yet."""
     if _arrived.number is not None and not _arrived.raised:
         _arrived.raised = True
         raise Interrupted(_arrived.number)
@@ -86,8 +86,8 @@ def check() -> None:
 def _handle(number: int, _: FrameType | None) -> None:
     if _arrived.number is not None:
         if is_launched():
-            return  # a launcher passes on what the whole job has got already, and kills by itself
-        os._exit(128 + number)  # whoever asks twice does not want to wait for anything
+            return  # a launcher forwards a signal that the whole job already got, and kills by itself later
+        os._exit(128 + number)  # asked twice: exit without any clean-up
     _arrived.number = number
     if not _arrived.at_safe_points:
         check()

@@ -1,4 +1,4 @@
-"""What the stages of a step hand to each other: the opened run, a batch under way, a batch ready for its update."""
+"""What the stages of a step pass to each other: the opened run, a requested batch, a batch ready for its update."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rl.watchdog import Watchdog
 
 @dataclass(frozen=True)
 class PendingBatch:
-    """One step's problems and prompts, and their completions, requested when `version` steps were trained.
+    """One step's problems and prompts, and their requested completions.
 
-    budget: the token budget of the completions.
+    budget: the token budget of the completions. version: how many steps were trained when they were requested.
     """
 
     problems: list[Problem]
@@ -34,9 +34,9 @@ class PendingBatch:
 
 @dataclass(frozen=True)
 class Run:
-    """The opened parts of one training run. `done` steps were trained before this start.
+    """The opened parts of one training run. done: steps trained before this start.
 
-    pending: by step, the batches that were requested before their step came.
+    pending: batches requested ahead of their step, by step.
     """
 
     blueprint: Blueprint
@@ -65,7 +65,7 @@ class Batch:
 
 
 class Timer:
-    """Wall seconds of the stages of one step."""
+    """Wall-clock seconds of each stage of one step."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""What text from data and models may do to a terminal: be read. Its control codes are printed as visible escapes.
+"""Prints text from data and models safely: control codes appear as visible escapes.
 
-A question or a completion can hold codes that retitle a window, clear the screen or turn the reading direction round.
+Otherwise a question or completion could retitle the window, clear the screen or reverse the reading direction.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Span, Text
 
-PIPE_WIDTH = 120  # columns where there is no terminal to ask
+PIPE_WIDTH = 120  # columns when stdout is not a terminal
 
-# C0 but newline and tab, DEL, C1, and the characters that embed, override or isolate a reading direction.
+# C0 except newline and tab, DEL, C1, and the characters that embed, override or isolate a text direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def escape_controls(text: str) -> str:
-    r"""`text` with each control character as an escape that can be read, e.g. ``\x1b``; newlines and tabs stay."""
+    r"""`text` with each control character as a visible escape, e.g. ``\x1b``; newlines and tabs stay."""
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class EscapingFormatter(logging.Formatter):
-    """Log lines without control characters, for a terminal and for train.log."""
+    """Formats log lines without control characters, for the terminal and train.log."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record))
 
 
 class EscapingConsole(Console):
-    """rich's console, which lets no control character of a text through; its own colours and cursor moves stay."""
+    """rich's console with control characters in text escaped; its own colours and cursor moves still work."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        if isinstance(renderable, Text):  # before it is wrapped, so that the longer text still fits its place
+        if isinstance(renderable, Text):  # escape before wrapping, because escapes make the text longer
             renderable = _escaped(renderable)
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=escape_controls(segment.text))
 
 
 def open_console() -> EscapingConsole:
-    """A console on stdout, PIPE_WIDTH columns wide where that is no terminal."""
+    """A console on stdout, PIPE_WIDTH columns wide if stdout is not a terminal."""
     return EscapingConsole(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 

@@ -28,8 +28,8 @@ log = logging.getLogger("tanka")
 def train(run: Run) -> None:
     """Trains from the first step not yet done to the last, and leaves the trained weights in `final/`.
 
-    A signal ends it between two forward passes: the step that was under way is dropped, the one before it is saved. So
-    it is when an engine elsewhere cannot go on.
+    A signal ends it between two forward passes: the current step is dropped and the one before it is saved. The same
+    happens when a remote engine raises Stopped.
     """
     try:
         with signals.safe_points():
@@ -44,7 +44,7 @@ def train(run: Run) -> None:
         if finished := run.directory.step:
             try:
                 save(run, finished)
-            except UserError as error:  # the reason to end is the first one
+            except UserError as error:  # re-raise the original reason, not this one
                 log.warning("step %d could not be saved: %s", finished, error)
         raise
 
@@ -59,7 +59,7 @@ def take_step(run: Run, learner: Learner, step: int) -> None:
 
 @dataclass
 class RunSteps:
-    """The rest of a run as an engine with its own training loop sees it: `Steps` of rl/engines/base.py."""
+    """The remaining steps of a run, for an engine with its own training loop: `Steps` of rl/engines/base.py."""
 
     run: Run
 
@@ -120,7 +120,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
 
 
 def score(run: Run, rollouts: Sequence[Rollout]) -> None:
-    """Rewards the rollouts; a reward that is not finite leaves the batch without rewards, so that no weight moves."""
+    """Rewards the rollouts. If any reward is not finite, all become NaN, so the batch moves no weights."""
     try:
         run.blueprint.rewards.score(rollouts)
     except NotFinite as error:
@@ -133,22 +133,22 @@ def score(run: Run, rollouts: Sequence[Rollout]) -> None:
 def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     """The batch's optimiser updates; the stats are the last one's."""
     stats = learner.update(batch.rows, loss, batch.learning_rate)
-    with signals.postponed():  # half of a batch's updates is nothing that a checkpoint could continue
+    with signals.postponed():  # a checkpoint cannot continue from the middle of a batch's updates
         for _ in range(1, loss.updates_per_batch):
             stats = learner.update(batch.rows, loss, batch.learning_rate)
     return stats
 
 
 def evaluate_at(run: Run, step: int) -> dict[str, float]:
-    """`eval/*` metrics of the policy that enters `step`; {} when no evaluation is due."""
+    """`eval/*` metrics of the policy before `step`; {} when no evaluation is due."""
     every = run.blueprint.eval_every
     return evaluate(run, step) if every and (step - 1) % every == 0 else {}
 
 
 def evaluate(run: Run, step: int) -> dict[str, float]:
-    """Answers to the first `eval_problems` test problems: each time the same problems and random numbers.
+    """Evaluates on the first `eval_problems` test problems, with the same problems and random numbers each time.
 
-    What they say, with intervals, is a line of evaluations.jsonl.
+    Also appends the results, with intervals, to evaluations.jsonl.
     """
     blueprint = run.blueprint
     problems = run.problems.test[: blueprint.eval_problems]
@@ -177,19 +177,19 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
 
 
 def finish(run: Run) -> None:
-    """The trained weights in `final/`, and a last look at the test problems."""
+    """Writes the trained weights to `final/`, then evaluates once more."""
     export_final(run)
     if not run.blueprint.eval_every:
         return
     try:
         if evaluation := evaluate(run, run.total_steps + 1):
             log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
-    except Stopped as reason:  # nothing of the training is missing
-        log.warning("the last look at the test problems is left out: %s", reason)
+    except Stopped as reason:  # the training itself is complete
+        log.warning("final evaluation skipped: %s", reason)
 
 
 def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
-    """`count` rollouts of a batch, as rows of samples.jsonl: what was asked, said, graded and why."""
+    """`count` rollouts of a batch as rows of samples.jsonl: question, completion, verdict and its reason."""
     return [
         {
             "split": split,
@@ -214,14 +214,14 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
 
 
 def spread(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
-    """`count` rollouts in the order of the batch, from all over it, with as many of each language as it has."""
+    """`count` rollouts, evenly spaced in batch order, split as equally as possible between languages."""
     numbers: dict[str, list[int]] = {}  # by language
     for number, rollout in enumerate(rollouts):
         numbers.setdefault(rollout.problem.language, []).append(number)
     shares = dict.fromkeys(numbers, 0)
     for _ in range(min(count, len(rollouts))):
-        open_ones = (language for language in shares if shares[language] < len(numbers[language]))
-        shares[min(open_ones, key=shares.__getitem__)] += 1
+        available = (language for language in shares if shares[language] < len(numbers[language]))
+        shares[min(available, key=shares.__getitem__)] += 1
     chosen = [
         numbers[language][i * len(numbers[language]) // n] for language, n in shares.items() for i in range(n)
     ]

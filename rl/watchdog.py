@@ -1,4 +1,4 @@
-"""A run's numbers, watched: what is not finite is counted and in the end stops the run, what stands out is logged."""
+"""Watches a run's metrics: logs outliers, and stops the run after several steps with NaN or infinity in a row."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rl.storage.jsonl import continue_jsonl, read_jsonl, write_row
 log = logging.getLogger("tanka")
 
 WATCHED = ("reward_total", "loss", "grad_norm")
-OUTLIER = 10.0  # times the median gradient norm; or the ratio of the learner's to the sampler's probability
-MEMORY = 50  # steps whose gradient norms make the median
-ENOUGH = 10  # steps after which that median means something
+OUTLIER = 10.0  # warn above this multiple of the median gradient norm, or this learner-to-sampler ratio
+MEMORY = 50  # number of past gradient norms in the median
+ENOUGH = 10  # gradient norms needed before the median is used
 
-CUT = 0.9  # of a step's completions: above it the budget leaves little to learn from
-CUT_STEPS = 20  # such steps in a row after which it is said, and said again
+CUT = 0.9  # share of truncated completions above which a step has little to learn from
+CUT_STEPS = 20  # warn every this many such steps in a row
 
 
 class Watchdog:
-    """Watches the steps of the run in `run_dir`, of which `done` are trained."""
+    """Watches the run in `run_dir`. done: steps already trained, whose metrics restore the counts."""
 
     def __init__(self, run_dir: Path, done: int, max_nonfinite_steps: int) -> None:
         self.file = run_dir / "nonfinite.jsonl"
@@ -51,9 +51,9 @@ class Watchdog:
         rows: Sequence[TrainingRow],
         stats: UpdateStats,
     ) -> None:
-        """Logs what stands out in a step's metrics, and keeps the rows of one that was not finite.
+        """Logs outliers in a step's metrics; writes the rows of a step that was not finite to nonfinite.jsonl.
 
-        Raises UserError after `max_nonfinite_steps` such steps in a row.
+        Raises UserError after `max_nonfinite_steps` non-finite steps in a row.
         """
         self._log_truncation(step, metrics)
         if not metrics["nonfinite"]:
@@ -70,7 +70,7 @@ class Watchdog:
             cause = (
                 "a smaller learning_rate"
                 if math.isfinite(metrics["reward_total"])
-                else "another reward, or mend it"
+                else "fixing or replacing the reward"
             )
             raise UserError(
                 f"max_nonfinite_steps={self.limit}: {self.in_a_row} steps in a row were not finite ({values}); the rows are"
@@ -78,12 +78,12 @@ class Watchdog:
             )
 
     def _log_truncation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Every CUT_STEPS steps in a row that cut nearly everything, the numbers of the last one."""
+        """Warns every CUT_STEPS steps in a row in which nearly every completion was cut."""
         self.cut_in_a_row = self.cut_in_a_row + 1 if metrics["frac_truncated"] > CUT else 0
         if self.cut_in_a_row and self.cut_in_a_row % CUT_STEPS == 0:
             log.warning(
                 "step %d: %d steps in a row had more than %.0f %% of their completions cut (now %.0f %% at %d tokens,"
-                " reward_total %.3f); a larger max_tokens, or one of the remedies in preflight.json, leaves more to learn from",
+                " reward_total %.3f); try a larger max_tokens, or one of the remedies in preflight.json",
                 step, self.cut_in_a_row, 100 * CUT, 100 * metrics["frac_truncated"], metrics["budget"],
                 metrics["reward_total"],
             )  # fmt: skip
@@ -100,7 +100,7 @@ class Watchdog:
 
 
 def offending(rows: Sequence[TrainingRow], stats: UpdateStats) -> list[int]:
-    """Indices of the rows with a number that is not finite; all rows when only their sum is not."""
+    """Indices of the rows with NaN or infinity; all rows when only their sum is not finite."""
     found = [
         i
         for i, (row, kl) in enumerate(zip(rows, stats.sequence_kl, strict=True))

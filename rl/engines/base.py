@@ -1,6 +1,6 @@
-"""What an engine is: a sampler and a learner of one policy. Imports nothing heavy.
+"""The engine interface: a sampler and a learner of one policy. Imports nothing heavy.
 
-The config of an engine, `EngineConfig`, is in rl/blueprint.py: it is the part that a blueprint holds.
+An engine's config class, `EngineConfig`, is in rl/blueprint.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rl.rollouts import Completion, TrainingRow
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Restrictions of the sampled distribution; all off while training (RL needs the full support).
+    """Truncation of the sampled distribution. Off by default: importance weights need the full support.
 
-    top_p, min_p: 1 and 0 turn them off. top_k: 0 turns it off.
+    top_p=1, min_p=0 and top_k=0 turn them off. allow_truncated_support: train with truncation all the same.
     """
 
     top_p: float = 1.0
@@ -43,7 +43,7 @@ class SamplingConfig:
 
     @property
     def truncated(self) -> str:
-        """The first setting that cuts the support, as typed; "" when none does."""
+        """The first setting that truncates the distribution, as typed; "" when none does."""
         settings = {"top_p": (self.top_p, 1.0), "top_k": (self.top_k, 0), "min_p": (self.min_p, 0.0)}
         return next((f"{name}={value}" for name, (value, off) in settings.items() if value != off), "")
 
@@ -52,8 +52,8 @@ class SamplingConfig:
 class OptimizerConfig:
     """AdamW (arXiv:1711.05101) and its schedule.
 
-    schedule: `constant`, or `linear` / `cosine` decay from the learning rate towards `final_ratio` times it, which a step
-    after the last one would have, so that every step moves the weights (as transformers' schedules count).
+    schedule: `constant`, or `linear` / `cosine` decay from the learning rate towards `final_ratio` times it. The end
+    value belongs to the step after the last (as in transformers), so the last step still moves the weights.
     warmup: share of all steps over which the rate rises linearly. max_grad_norm: inf turns clipping off.
     """
 
@@ -100,10 +100,10 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample once.
+    """Parameters of one sampling call.
 
     max_tokens: the budget T. temperature: 0 is greedy. stop_ids: any of them ends a completion.
-    seed: the same seed, weights and prompts give the same tokens. entropies: also keep each token's exact entropy.
+    seed: the same seed, weights and prompts give the same tokens. entropies: also return each token's exact entropy.
     """
 
     max_tokens: int
@@ -116,10 +116,10 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class UpdateStats:
-    """One optimiser update over N rows, measured while it ran (before the step).
+    """Measurements of one optimiser update over N rows, at the weights before the step.
 
     loss: the SUM surrogate. grad_norm: before clipping; 0 without a step. stepped: whether the weights moved.
-    sequence_kl, admitted: [N], in the order of the rows. ratio_*: over all completion tokens. metrics: the loss's own.
+    sequence_kl, admitted: [N], in row order. ratio_*: over all completion tokens. metrics: the loss's own.
     """
 
     loss: float
@@ -138,15 +138,15 @@ Arrived = Callable[[int, Sequence[Completion]], None]
 
 
 class PendingCompletions(Protocol):
-    """Completions that were requested and have not been waited for."""
+    """Completions that were requested but not yet waited for."""
 
     def result(self) -> list[list[Completion]]:
-        """[P][n] completions of P prompts; an empty group for a prompt whose completions could not be had."""
+        """Waits for the [P][n] completions of P prompts; an empty group for a prompt whose sampling failed."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Completions [P][n] that need no waiting."""
+    """Completions [P][n] that are already available."""
 
     completions: list[list[Completion]]
 
@@ -157,14 +157,14 @@ class Finished:
 class Sampler(ABC):
     """Draws completions from the published weights.
 
-    max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: it
-    shares the learner's weights and never lags.
+    max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: the
+    sampler shares the learner's weights and never lags.
     """
 
     max_lag: int | None = None
 
     def publish(self) -> None:
-        """Makes the learner's current weights the ones that are sampled. Nothing to do where they are shared."""
+        """Makes the learner's current weights the sampled ones. Does nothing when they are shared."""
 
     @abstractmethod
     def sample(
@@ -183,22 +183,22 @@ class Sampler(ABC):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> PendingCompletions:
-        """Requests what `sample` returns. A sampler that runs elsewhere returns at once."""
+        """Requests what `sample` returns. A remote sampler returns at once."""
         return Finished(self.sample(prompts, n, params, arrived))
 
     def metrics(self) -> dict[str, float]:
-        """Counters of its own since the last call; see rl/metrics.py. Empty for a sampler in this process."""
+        """The sampler's own counters since the last call; see rl/metrics.py. {} for a local sampler."""
         return {}
 
     def recall(self, metrics: Mapping[str, Any]) -> None:
-        """Restores counters from the last metrics that the run logged: spending after the checkpoint still counts."""
+        """Restores cost counters from the run's last logged metrics: spending after the checkpoint still counts."""
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the sampler's resources."""
 
 
 class Weights(ABC):
-    """Weights that can be stored and restored."""
+    """Weights that can be saved and restored."""
 
     @abstractmethod
     def save(self, path: Path) -> None:
@@ -206,7 +206,7 @@ class Weights(ABC):
 
     @abstractmethod
     def load(self, path: Path) -> None:
-        """Restores what `save` wrote. Raises UserError when it belongs to another model."""
+        """Restores what `save` wrote. Raises UserError when it was saved from another model."""
 
     @abstractmethod
     def export(self, path: Path) -> None:
@@ -217,7 +217,7 @@ class Weights(ABC):
 
 
 class Learner(Weights):
-    """Updates the weights, batch by batch, when the training loop asks for it."""
+    """Weights that our training loop updates, batch by batch."""
 
     @abstractmethod
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
@@ -225,13 +225,13 @@ class Learner(Weights):
 
     @abstractmethod
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
-        """Forward, backward and ONE optimiser step over all rows; none when every coefficient is 0."""
+        """Forward, backward and ONE optimiser step over all rows; no step when every coefficient is 0."""
 
 
 class Steps(Protocol):
-    """The steps of a run that are still to do, for an engine that runs the training loop itself.
+    """The remaining steps of a run, for an engine that runs its own training loop.
 
-    total: steps of the whole run. problems: problems in a step's batch. directory: the run directory.
+    total: steps of the whole run. problems: problems per batch. directory: the run directory.
     """
 
     total: int
@@ -239,18 +239,18 @@ class Steps(Protocol):
     directory: Path
 
     def prepare(self, step: int) -> list[TrainingRow]:
-        """Collects, scores and weighs the batch of `step`; its N rows."""
+        """Collects, scores and weighs the batch of `step`; returns its N rows."""
 
     def conclude(self, stats: UpdateStats) -> None:
-        """Logs, checks and saves the prepared step, whose update measured `stats`."""
+        """Logs, checks and saves the prepared step. stats: of its update."""
 
 
 class Driver(Weights):
-    """Weights that are updated by a training loop of their own."""
+    """Weights that are updated by the engine's own training loop."""
 
     @abstractmethod
     def drive(self, steps: Steps) -> None:
-        """All steps still to do: `prepare` before each one's updates, `conclude` after them."""
+        """Runs all remaining steps: calls `prepare` before each step's updates and `conclude` after them."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +261,6 @@ class Engine:
     learner: Learner | Driver
 
     def close(self) -> None:
-        """Frees both; one object may be the two."""
+        """Closes both parts, once if they are the same object."""
         for part in dict.fromkeys((self.sampler, self.learner)):
             part.close()

@@ -1,4 +1,4 @@
-"""How this process was started: by itself, or by accelerate or torchrun as one of several. Imports nothing heavy."""
+"""How this process was started: alone, or by accelerate or torchrun as one of several. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world_size() -> int:
 
 
 def gpus() -> int:
-    """The NVIDIA GPUs that a process started here may use."""
+    """How many NVIDIA GPUs a process started here may use."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return (
         len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -31,12 +31,12 @@ def gpus() -> int:
 
 
 def is_launched() -> bool:
-    """Whether torchrun, or accelerate by it, started this process, and will end it when it must."""
+    """Whether torchrun (also used by accelerate) started this process and controls its lifetime."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def require_one_process(what: str, instead: str) -> None:
-    """Raises UserError when `what`, which runs in one process, was started in several; `instead` is what to do."""
+    """Raises UserError when `what`, which runs in one process, was started in several. instead: what to type."""
     if world_size() > 1:
         raise UserError(
             f"{what}: runs in one process, and {world_size()} were started (WORLD_SIZE); {instead}"

@@ -1,4 +1,4 @@
-"""What a service charges: the dated table in rl/engines/prices.yaml, and the tokens that a run has paid for."""
+"""Service prices, from the dated table in rl/engines/prices.yaml, and counts of paid tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """USD per million tokens: of prompts that are read, of completions that are sampled, of rows that are trained."""
+    """USD per million tokens. prefill: prompt tokens read; sample: tokens sampled; train: tokens trained."""
 
     prefill: float
     sample: float
@@ -31,9 +31,9 @@ class Prices:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens paid for. prefill counts the prompt of every completion, although a service may read a group's once.
+    """Tokens paid for. prefill counts the prompt once per completion, although a service may read it once per group.
 
-    train: prompt and completion of every row of every training or scoring pass.
+    train: prompt and completion tokens of every row in every training or scoring pass.
     """
 
     prefill: int = 0
@@ -47,24 +47,24 @@ class Tokens:
         return Tokens(self.prefill * times, self.sample * times, self.train * times)
 
     def usd(self, prices: Prices) -> float:
-        """What they cost."""
+        """Their price in USD."""
         cost = self.prefill * prices.prefill + self.sample * prices.sample + self.train * prices.train
         return cost / MILLION
 
 
 def batch_tokens(prompt_lengths: int, completion_lengths: int, training_passes: int) -> Tokens:
-    """Tokens of a batch whose rows have that many prompt and completion tokens in all."""
+    """Tokens of a batch. prompt_lengths, completion_lengths: totals over its rows."""
     return Tokens(prompt_lengths, completion_lengths, (prompt_lengths + completion_lengths) * training_passes)
 
 
 def published_prices(model: str) -> Prices | None:
-    """The table's prices of a Hub id; None for a model that is not in it."""
+    """The table's prices for a Hub id; None for a model not in the table."""
     prices = _table()["models"].get(model)
     return None if prices is None else Prices(**prices)
 
 
 def price_date() -> str:
-    """The day since when the table's prices are in force, and their source."""
+    """The date since which the table's prices apply, and their source."""
     table = _table()
     return f"{table['date']}, {table['source']}"
 

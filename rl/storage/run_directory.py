@@ -26,10 +26,14 @@ NAME_BYTES = 100  # of a run's name in its folder's; file systems allow 255 in a
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """`path` with config.yaml, overrides.yaml, status.json, checkpoints/ and final/; locked while `lock` is open."""
+    """`path` with config.yaml, overrides.yaml, status.json, checkpoints/ and final/; locked while `lock` is open.
+
+    was_finished: status.json said `finished` when this start opened the folder.
+    """
 
     path: Path
     lock: IO[str] | None = field(default=None, repr=False, compare=False)
+    was_finished: bool = field(default=False, compare=False)
 
     @property
     def checkpoints(self) -> Path:
@@ -112,7 +116,9 @@ def open_directory(
         if error.errno in DISK_ERRORS:
             raise
         raise no_folder(path, error) from None
-    directory = RunDirectory(path, _locked(path))
+    lock = _locked(path)
+    was_finished = RunDirectory(path).read_status().get("state") == "finished"
+    directory = RunDirectory(path, lock, was_finished)
     _check_resumable(directory, config, resume, resumable)
     # Another process of a launch may look only now whether the run is finished.
     if directory.read_status():

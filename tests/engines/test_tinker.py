@@ -24,6 +24,16 @@ def test_a_missing_or_foreign_key_is_one_line_before_anything_is_loaded(key, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("allowed", ["true", "false"])
+@pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=5", "min_p=0.1"])
+def test_a_service_samples_the_whole_distribution(setting, allowed, tmp_path):
+    arguments = [f"sampling.{setting}", f"sampling.allow_truncated_support={allowed}"]
+    done = run_recipe("rl_basic", *RUN, *arguments, cwd=tmp_path, environment={"TINKER_API_KEY": KEY})
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"sampling.{setting}: a Tinker service scores the whole distribution" in done.stderr
+    assert "allow_truncated_support" not in done.stderr
+
+
 def replayed(folder: Path, *arguments: str):
     """The recorded run, or a part of it, as a user's command; the replaying server and the rows of metrics.jsonl."""
     with Replay(RECORDING) as server:
@@ -79,6 +89,21 @@ def test_a_service_that_is_not_there_is_one_line_at_once(tmp_path):
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "TINKER_BASE_URL=http://127.0.0.1:9: nothing answers there" in done.stderr
+
+
+def test_a_finished_run_that_cannot_be_made_longer_yet_stays_finished(tmp_path):
+    """The server is down when max_steps is raised: the run's state, config and results stay as they were."""
+    gone = environment("http://127.0.0.1:9")
+    replayed(tmp_path, "max_steps=1")
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    done = run_recipe("rl_basic", *RUN, "run_dir=run", cwd=tmp_path, environment=gone)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "nothing answers there" in done.stderr and "type the same command again" in done.stderr
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["step"]) == ("finished", 1) and "nothing answers" in status["reason"]
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+    done = run_recipe("rl_basic", *RUN, "max_steps=1", "run_dir=run", cwd=tmp_path, environment=gone)
+    assert done.returncode == 0 and "is finished, step 1" in done.stdout
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8765", "ftp://host", "http://127.0.0.1:notaport"])

@@ -56,10 +56,6 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        (
-            {"sampling": SamplingConfig(top_k=5, allow_truncated_support=True)},
-            r"sampling\.top_k=5",
-        ),
         ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
         (
             {
@@ -82,7 +78,7 @@ def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
     unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
-    with pytest.raises(UserError, match="no price of me/mine is known"):
+    with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
 
@@ -124,7 +120,7 @@ def test_a_row_as_the_service_reads_it():
     }
     answer = SimpleNamespace(loss_fn_outputs=[{"logprobs": sent.loss_fn_inputs["logprobs"]}])
     assert row_logprobs(answer, [row]) == [[-0.5, -0.25]]
-    with pytest.raises(UserError, match="answered 1 rows of 4 tokens, and was sent 2 of 8"):
+    with pytest.raises(UserError, match="returned 1 rows of 4 tokens, but was sent 2 of 8"):
         row_logprobs(answer, [row, row])
 
 
@@ -474,7 +470,7 @@ def test_no_batch_is_lost_or_trained_twice_however_far_ahead_it_is_asked(max_lag
 def test_a_batch_without_any_completion_stops_the_run():
     sampler = Counting(0)
     sampler.submit = lambda *_: SimpleNamespace(result=lambda: [[], []])
-    with pytest.raises(Stopped, match="no completion came for any of 2 problems"):
+    with pytest.raises(Stopped, match="no completions for any of the 2 problems"):
         collect(run_of(sampler, 1), 1)
 
 

@@ -245,14 +245,14 @@ def test_too_few_completions_drop_the_group(proxied, tmp_path):
     done = train(tmp_path, proxied.url, *SMALL, "max_steps=1", "engine.attempts=2")
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path)[0]["dropped_groups"] == 1
-    assert "4 completions were asked for, 3 came" in (tmp_path / "run" / "train.log").read_text()
+    assert "4 completions were requested, 3 came" in (tmp_path / "run" / "train.log").read_text()
 
 
 def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reason(server, proxied, tmp_path):
     """Step 1 is trained and saved, no group of step 2 comes; the same command then trains step 2, once."""
     proxied.faults["asample"] = ["pass"] * 4 + ["fewer"] * 4
     done = train(tmp_path, proxied.url, *SMALL, "save_every=0", "engine.attempts=1")
-    assert done.returncode == 2 and "no completion came for any of 4 problems" in done.stderr
+    assert done.returncode == 2 and "no completions for any of the 4 problems" in done.stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["step"]) == ("failed", 1)
     assert (tmp_path / "run" / "checkpoints" / "step-000001" / "tinker.json").is_file()

@@ -34,8 +34,9 @@ WRONG = {
     "world size": (["engine=trl", "batch_size=5"], PAIR, ["batch_size=5", "2 processes", "batch_size=4"]),
     "one process is enough": ([], PAIR, ["engine=local", "2 were started", "engine=trl"]),
     "no vllm": (["engine=trl", "engine.vllm=colocate"], {}, ["engine.vllm=colocate", "not installed", "trl[vllm]"]),
-    "nucleus": (
-        ["engine=trl", "sampling.top_p=0.9", "sampling.allow_truncated_support=true"], {}, ["sampling.top_p=0.9", "engine=local"],
+    "nucleus": (["engine=trl", "sampling.top_p=0.9"], {}, ["sampling.top_p=0.9: engine=trl", "engine=local"]),
+    "nucleus allowed": (
+        ["engine=trl", "sampling.top_p=0.9", "sampling.allow_truncated_support=true"], {}, ["sampling.top_p=0.9: engine=trl"],
     ),
     "one rollout": (["engine=trl", "loss=flashreinforce", "batch_size=1"], {}, ["batch_size=1", "baseline"]),
     "micro-batch": (["engine=trl", "engine.microbatch_rows=0"], {}, ["engine.microbatch_rows=0", "positive"]),
@@ -224,7 +225,7 @@ def test_a_server_without_them_is_one_line(server, status, body, words):
 
 
 def test_no_server_is_one_line():
-    with pytest.raises(UserError, match="no vLLM server that takes weights"):
+    with pytest.raises(UserError, match="no vLLM server that accepts weights"):
         require_server("http://localhost:9", "org/name")
 
 

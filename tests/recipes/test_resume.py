@@ -162,7 +162,7 @@ def test_metrics_cut_short_are_trained_again_from_the_checkpoint_that_they_reach
     (folder / "cut/metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:50])
     process = run(folder, "cut", *settings[:2], "max_steps=5", settings[3])
     assert process.wait() == 0, process.err
-    assert "going on from step-000002, not step-000004" in process.out
+    assert "resuming from step-000002, not step-000004" in process.out
     assert timeless(folder / "cut")[:4] == before and len(timeless(folder / "cut")) == 5
 
 
@@ -191,6 +191,9 @@ def test_other_data_under_a_resumed_run_is_refused(folder):
     other = start("rl_basic", *settings, "max_steps=2", cwd=folder)
     assert other.wait() == 2 and len(other.err.splitlines()) == 1, other.err
     assert "data.path=rows.jsonl" in other.err and "run_dir=" in other.err
+    after = status(folder / "data")
+    assert (after["state"], after["step"]) == ("finished", 1) and "data.path=rows.jsonl" in after["reason"]
     write(4)
     same = start("rl_basic", *settings, "max_steps=2", cwd=folder)
     assert same.wait() == 0, same.err
+    assert (status(folder / "data")["step"], status(folder / "data")["reason"]) == (2, "")

@@ -1,4 +1,4 @@
-"""A key-value cache that is written in place: decoding a token copies that token's keys and values, nothing else."""
+"""A key-value cache written in place: decoding a token copies only that token's keys and values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 
 class Ring:
-    """`budget` columns that all rows write at the same place, the first one again after the last.
+    """A ring buffer of `budget` columns; all rows write to the same column at the same time.
 
-    A row lives for at most `budget` tokens, so it never overwrites its own; what it reads of others' is masked.
+    A row lives for at most `budget` tokens, so it never overwrites its own columns; older ones are masked.
     """
 
     def __init__(self, budget: int) -> None:
@@ -21,7 +21,7 @@ class Ring:
 
     @property
     def column(self) -> int:
-        """Where the next token goes."""
+        """The column that the next token is written to."""
         return self.written % self.budget
 
     @property
@@ -39,7 +39,7 @@ class PreallocatedLayer(DynamicLayer):
     values: Tensor
 
     def __init__(self, prompts: CacheLayerMixin, rows: Tensor, budget: int) -> None:
-        """Starts with the given rows, some more than once, of a layer that has read the prompts."""
+        """Copies the given rows, possibly repeated, of a layer that has read the prompts."""
         super().__init__()
         assert prompts.keys is not None and prompts.values is not None
         self.width = prompts.get_seq_length()
@@ -66,9 +66,9 @@ class PreallocatedLayer(DynamicLayer):
         )
 
     def admit(self, prompts: CacheLayerMixin, rows: Tensor) -> None:
-        """Adds the given rows of a layer that has read more prompts, none longer than those here."""
+        """Adds the given rows of a layer that has read more prompts, none longer than the current ones."""
         assert prompts.keys is not None and prompts.values is not None
-        # Zeros, not empty memory: masked columns count for nothing only if what lies there is a number.
+        # Zeros, not uninitialised memory: a NaN in a masked column would still spread (0 * NaN is NaN).
         self.keys, self.values = (
             torch.cat((buffer, widened(new[rows], self.width, self.ring.budget)))
             for buffer, new in ((self.keys, prompts.keys), (self.values, prompts.values))
@@ -76,7 +76,7 @@ class PreallocatedLayer(DynamicLayer):
 
 
 def rows_of(buffer: Tensor, rows: Tensor, used: int, capacity: int) -> Tensor:
-    """The given rows of [B, ..., L, D] in a new buffer of `capacity` columns, of which the first `used` are copied."""
+    """The given rows of [B, ..., L, D] in a new buffer of `capacity` columns; only the first `used` are copied."""
     new = buffer.new_empty(len(rows), *buffer.shape[1:-2], capacity, buffer.shape[-1])
     torch.index_select(buffer[..., :used, :], 0, rows, out=new[..., :used, :])
     return new
@@ -88,9 +88,9 @@ def widened(prompts: Tensor, width: int, budget: int) -> Tensor:
 
 
 def preallocate(cache: DynamicCache, rows: Tensor, budget: int) -> None:
-    """Makes a cache that has read the prompts one of the given rows, some more than once.
+    """Expands a cache that has read the prompts to the given rows, possibly repeated, in place.
 
-    Its full-attention layers get room for `budget` tokens; other kinds of layer stay as they are.
+    Full-attention layers get room for `budget` more tokens; other layer types only have their rows reordered.
     """
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer:
@@ -100,7 +100,7 @@ def preallocate(cache: DynamicCache, rows: Tensor, budget: int) -> None:
 
 
 def bytes_per_token(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """Keys and values of one token of one row over all layers."""
+    """Bytes of one token's keys and values, over all layers."""
     text = config.get_text_config()
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads

@@ -1,4 +1,4 @@
-"""The choices of `engine=local`, and what they need of this machine."""
+"""The config of `engine=local`, and its checks of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl.models.device import default_kv_gb, resolve_device
 
 @dataclass(frozen=True, kw_only=True)
 class LocalEngineConfig(LocalOptions, EngineConfig):
-    """See LocalOptions for the choices."""
+    """See LocalOptions for the options."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(
         ("microbatch_tokens", "max_kv_gb", "gradient_checkpointing", "compile")

@@ -1,6 +1,6 @@
-"""Decoding a batch: every row of it takes one token at a time, and gives the logits of the next.
+"""Decoding a batch: each step feeds one token per row and returns the logits of the next.
 
-`LlamaDecoder` (rl/engines/local/decode_llama.py) is for the models whose layers it knows; `ModelDecoder` is for all others.
+`LlamaDecoder` (rl/engines/local/decode_llama.py) handles the architectures it knows; `ModelDecoder` all others.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from rl.engines.local.cache import Ring, bytes_per_token, preallocate
 from rl.engines.local.decode_llama import LlamaDecoder, decodes
 from rl.engines.local.prefill import Decoder, Prefill
 
-# One graph for all batch sizes and lengths. CUDA graphs would need both to stay as they are.
+# One graph for all batch sizes and lengths. CUDA graphs would need both to be fixed.
 COMPILED = CompileConfig(dynamic=True, mode="default")
 
 
 def decoder_for(model: PreTrainedModel, first: Prefill, n: int, budget: int, compiled: bool) -> Decoder:
-    """A decoder of n rows a prompt, those of one prompt next to each other, with room for `budget` tokens a row."""
+    """A decoder with n rows per prompt, grouped by prompt, and room for `budget` tokens per row."""
     if shares_prompts(model, compiled):
         return LlamaDecoder(model, first, n, budget)
     return ModelDecoder(model, first, n, budget, compiled)
 
 
 def shares_prompts(model: PreTrainedModel, compiled: bool) -> bool:
-    """Whether the completions of a prompt share its keys and values."""
+    """Whether the completions of a prompt share one copy of its keys and values."""
     return decodes(model) and not compiled
 
 
 def cache_bytes(
     model: PreTrainedModel, prompts: int, rows: int, width: int, budget: int, compiled: bool
 ) -> int:
-    """Keys and values of `rows` completions of `prompts` prompts of `width` tokens."""
+    """Bytes of keys and values for `rows` completions of `prompts` prompts of `width` tokens."""
     copies = prompts if shares_prompts(model, compiled) else rows
     return (copies * width + rows * budget) * bytes_per_token(model.config, model.dtype)
 
 
 class ModelDecoder:
-    """Any causal language model: its own forward pass, with a cache in which each row has its own prompt.
+    """Any causal language model: its own forward pass, with a cache that holds the prompt once per row.
 
-    compiled: the pass goes through torch.compile, once for all batch sizes and lengths.
+    compiled: use torch.compile, once for all batch sizes and lengths.
     """
 
     def __init__(self, model: PreTrainedModel, first: Prefill, n: int, budget: int, compiled: bool) -> None:
         prompts, self.width = first.visible.shape
         spread = torch.arange(prompts, device=first.visible.device).repeat_interleave(n)
         layer_types = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"]
-        # A ready four-dimensional mask spares the model rebuilding one at every token, and can hide some rows' columns
-        # from others. It has this form for sdpa only, and sliding windows need one of their own.
+        # A ready-made 4-D mask saves the model from rebuilding one per token, and can hide columns row by row, which
+        # admitting prompts needs. Only sdpa takes a mask of this form, and sliding windows need their own.
         self.admits = model.config._attn_implementation == "sdpa" and set(layer_types) == {"full_attention"}
         self.forward: Any = model.get_compiled_call(COMPILED) if compiled else model
         self.n = n
@@ -88,5 +88,5 @@ class ModelDecoder:
         self.position = torch.cat((self.position, more.visible.sum(-1)[spread, None]))
 
     def _widened(self, visible: Tensor) -> Tensor:
-        """[P, W + T]: what a new row sees, and none of the ring's columns."""
+        """[P, W + T] masks of new rows: their prompt is visible, the ring's columns are not."""
         return functional.pad(visible, (self.width - visible.shape[1], self.ring.budget))

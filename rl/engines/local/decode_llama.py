@@ -1,8 +1,8 @@
 """The decode step of Llama's layer (arXiv:2302.13971) as Llama, Qwen2 and Qwen3 have it, on a CPU in float32.
 
-A small model's own forward pass spends most of a token on Python and on passes over small tensors, and it reads a copy
-of the prompt's keys and values for each completion. This one calls the model's own modules, adapters included, in the
-order of the layer, and the completions of a prompt read its keys and values once, together.
+A small model's own forward pass spends most of its time in Python and small tensor operations, and reads a copy of the
+prompt's keys and values for each completion. This one calls the model's own modules, adapters included, in the same
+order, and reads a prompt's keys and values once for all its completions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MODEL_TYPES = ("llama", "qwen2", "qwen3")
 
 
 def decodes(model: PreTrainedModel) -> bool:
-    """Whether this module knows the model's layers, and computes as exactly as the model itself would.
+    """Whether this module supports the model and is as accurate as the model's own forward pass.
 
-    A GPU has kernels that keep attention's sums in float32 when keys are in bfloat16; the products here would not.
+    In bfloat16 it would not be: GPU attention kernels accumulate in float32, the products here do not.
     """
     config = model.config
     return (
@@ -39,7 +39,7 @@ def decodes(model: PreTrainedModel) -> bool:
 class LayerCache:
     """One layer's keys and values; K key-value heads of size D, W columns of prompt, T of completion.
 
-    prompt_keys, prompt_values: [P * K, W, D]. keys, values: [B * K, T, D], a ring of which some columns are written.
+    prompt_keys, prompt_values: [P * K, W, D]. keys, values: [B * K, T, D], a ring buffer, partly written.
     """
 
     prompt_keys: Tensor
@@ -49,7 +49,7 @@ class LayerCache:
 
 
 class LlamaDecoder:
-    """A `Decoder` (rl/engines/local/prefill.py) of B rows that start as n a prompt."""
+    """A `Decoder` (rl/engines/local/prefill.py) of B rows, at first n per prompt."""
 
     admits = True
 
@@ -60,7 +60,7 @@ class LlamaDecoder:
         self.ring = Ring(budget)
         layers: Any = first.cache.layers
         _, self.kv_heads, self.width, self.head_dim = layers[0].keys.shape
-        # From no rows at all, the first prompts are admitted as all others.
+        # Starts empty: the first prompts are admitted like all later ones.
         nothing = layers[0].keys.new_empty
         self.caches = [
             LayerCache(
@@ -92,7 +92,7 @@ class LlamaDecoder:
             keys, values = (widened(read.flatten(0, 1), self.width, 0) for read in (layer.keys, layer.values))
             cache.prompt_keys = torch.cat((cache.prompt_keys, keys))
             cache.prompt_values = torch.cat((cache.prompt_values, values))
-            # Zeros, not empty memory: masked columns count for nothing only if what lies there is a number.
+            # Zeros, not uninitialised memory: a NaN in a masked column would still spread (0 * NaN is NaN).
             room = keys.new_zeros(len(rows) * self.kv_heads, self.ring.budget, self.head_dim)
             cache.keys, cache.values = torch.cat((cache.keys, room)), torch.cat((cache.values, room))
         self._index()
@@ -123,9 +123,9 @@ class LlamaDecoder:
         return self.head(normalized(self.base.norm, hidden))
 
     def _attend(self, query: Tensor, cache: LayerCache) -> Tensor:
-        """[B * K, heads a key, D] of scaled queries: softmax over the prompt's and the row's own columns.
+        """[B * K, heads per key, D] attention outputs: softmax over the prompt's and the row's own columns.
 
-        For the prompt's part the queries of its n rows are gathered into one product.
+        The queries of a prompt's n rows are gathered into one product with the prompt's keys.
         """
         heads, used = query.shape[1], self.ring.used
         gathered = query.index_select(0, self.row_of).view(-1, self.n * heads, self.head_dim)
@@ -155,13 +155,13 @@ class LlamaDecoder:
         self._index()
 
     def _heads(self, index: Tensor) -> Tensor:
-        """Where the K key-value heads of the given rows or prompts lie, one after the other."""
+        """Indices of the K key-value heads of the given rows or prompts."""
         return (index[:, None] * self.kv_heads + torch.arange(self.kv_heads, device=index.device)).flatten()
 
     def _index(self) -> None:
-        """Row r's head k has slot (prompt, k, place) among the queries that are gathered by prompt.
+        """Maps row r's head k to its slot (prompt, k, place) among the queries gathered by prompt, and back.
 
-        slot_of: [B * K]. row_of: [P * K * n], its inverse; the slots of finished rows repeat row 0 and are not read.
+        slot_of: [B * K]. row_of: [P * K * n], its inverse; slots of finished rows point to row 0 and are not read.
         """
         prompt_heads = self._heads(self.prompt).view(-1, self.kv_heads)
         self.slot_of = (prompt_heads * self.n + self.place[:, None]).flatten()
@@ -171,10 +171,10 @@ class LlamaDecoder:
 
 
 def normalized(norm: Any, states: Tensor) -> Tensor:
-    """What an RMSNorm module (arXiv:1910.07467) gives, in one pass where its own forward takes six."""
+    """An RMSNorm module's output (arXiv:1910.07467) in one pass; its own forward takes six."""
     return functional.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def rotated(states: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotary position embedding (arXiv:2104.09864) of [B, heads, D], the two halves of D being the pairs' sides."""
+    """Rotary position embedding (arXiv:2104.09864) of [B, heads, D]; pairs are (i, i + D/2)."""
     return states * cos + states.roll(states.shape[-1] // 2, -1) * signed_sin

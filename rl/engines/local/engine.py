@@ -29,7 +29,7 @@ def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> 
     model, adapter = load_model(blueprint.model, options, device, seed=blueprint.seed)
     require_vocabulary(model, tokenizer, blueprint.model.source)
     base = base_facts(model, tokenizer)
-    # Every forward pass is a place where a signal may end the step; the sampler asks for itself at each token.
+    # Every forward pass is a safe point for signals. LlamaDecoder bypasses this hook: the sampler checks per token.
     model.base_model.register_forward_pre_hook(lambda *_: signals.check())
     microbatch = options.microbatch(on_gpu=device.type == "cuda")
     learner = LocalLearner(
@@ -52,9 +52,9 @@ class LocalSampler(Sampler):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
-        """See `Sampler`. On a CPU `arrived` is not called: graders would take its cores from the sampler."""
+        """See `Sampler`. On a CPU `arrived` is not called: graders would compete with the sampler for cores."""
         require_context(self.model, prompts, params.max_tokens)
-        self.model.eval()  # no dropout: log-probabilities must be those of the distribution that is drawn from
+        self.model.eval()  # no dropout: log-probabilities must match the distribution sampled from
         device = self.model.device
         with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device):
             return sample(
@@ -76,7 +76,7 @@ def load_model(
 ) -> tuple[PreTrainedModel, Any]:
     """The causal model on `device`, and the PEFT wrapper around it (None for full fine-tuning).
 
-    Raises UserError when the checkpoint cannot be had: it names the Hub id and the way out.
+    Raises UserError, with the Hub id and what to do, when the checkpoint cannot be loaded.
     """
     on_gpu = device.type == "cuda"
     model: Any = read_model(spec, options.attn_implementation, on_gpu)

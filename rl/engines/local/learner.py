@@ -1,4 +1,4 @@
-"""The learner: log-probabilities of completion tokens only, one optimiser step over micro-batches of rows."""
+"""The learner: log-probabilities of completion tokens, and one optimiser step over micro-batches of rows."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from rl.rollouts import TrainingRow
 
 log = logging.getLogger("tanka")
 
-# Logits are made for this many values at a time; when that takes several turns, the backward pass makes them again.
+# Largest number of logits computed at once; with several pieces, the backward pass recomputes each.
 LOGITS_AT_ONCE = 2**26
 
 
 @dataclass
 class _Sums:
-    """What the micro-batches of one update add up to, one tensor each: see UpdateStats. order: the rows as they came."""
+    """Results of one update, one tensor per micro-batch; see UpdateStats. order: row indices as processed."""
 
     order: list[int] = field(default_factory=list)
     loss: list[Tensor] = field(default_factory=list)
@@ -60,8 +60,8 @@ class _Sums:
 class LocalLearner(Learner):
     """Trains `model` (a causal model, with or without a PEFT adapter inside) at one sampling temperature.
 
-    adapter: the PEFT wrapper around the model, which saves the adapter alone; None where all weights are trained.
-    tokenizer, base: saved beside the weights, base as `base_facts` has it; None for a learner that saves none.
+    adapter: the PEFT wrapper around the model, which saves only the adapter; None for full fine-tuning.
+    tokenizer, base: saved beside the weights, base from `base_facts`; None for a learner that never saves.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class LocalLearner(Learner):
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
         """One optimiser step; none when every coefficient is 0 or the gradient is not finite.
 
-        Adam's momentum and decay would move the weights even for a zero gradient, so a batch without signal takes no
-        step at all.
+        A batch without signal takes no step at all, because Adam's momentum and weight decay would move the weights
+        even with a zero gradient.
         """
         self.model.train()
         with memory_errors(f"engine.microbatch_tokens={self.microbatch_tokens // 2}"):
@@ -134,7 +134,7 @@ class LocalLearner(Learner):
         )
 
     def _backward_or_halve(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
-        """`_backward`; the first time that the memory does not suffice, once more in micro-batches of half the size."""
+        """`_backward`; after the first out-of-memory error, once more with micro-batches of half the size."""
         try:
             return self._backward(rows, loss)
         except torch.OutOfMemoryError:
@@ -151,7 +151,7 @@ class LocalLearner(Learner):
         return self._backward(rows, loss)
 
     def _backward(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
-        """The gradient of the whole batch, micro-batch after micro-batch, and what they say about it.
+        """Accumulates the gradient of the whole batch over micro-batches, and returns their measurements.
 
         A row whose coefficients are all 0, as in a group of equal rewards, has no gradient: it is only scored.
         """
@@ -168,7 +168,7 @@ class LocalLearner(Learner):
     def _microbatch(
         self, rows: Sequence[TrainingRow], indices: list[int], loss: PolicyLoss, sums: _Sums
     ) -> None:
-        """Adds one micro-batch to the gradient, where gradients are on, and to `sums`."""
+        """Adds one micro-batch to `sums` and, if gradients are enabled, to the gradient."""
         batch = [rows[i] for i in indices]
         layout = self._layout(batch)
         current = self._forward(layout)
@@ -190,11 +190,11 @@ class LocalLearner(Learner):
 
     @property
     def packs(self) -> bool:
-        """Whether prompts are shared and padding is left out; see rl/engines/local/packing.py."""
+        """Whether rows are packed: shared prompts, no padding. See rl/engines/local/packing.py."""
         return self.packed_implementation is not None
 
     def _attention(self) -> AbstractContextManager[None]:
-        """What `_layout` needs around the forward pass, and the backward pass, in which checkpointed layers run again."""
+        """The context that `_layout` needs around forward and backward, where checkpointed layers run again."""
         return packed_rows(self.model) if self.packs else nullcontext()
 
     def _layout(self, rows: Sequence[TrainingRow]) -> Layout:
@@ -209,7 +209,7 @@ class LocalLearner(Learner):
             return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
 
     def _token_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """[K] log-probabilities of `targets` [K] from `hidden` [K, H], through the head in pieces."""
+        """[K] log-probabilities of `targets` [K] from `hidden` [K, H], computed in pieces."""
         piece = max(1, LOGITS_AT_ONCE // self.model.config.get_text_config().vocab_size)
         if len(hidden) <= piece:
             return self._head(hidden, targets)
@@ -226,7 +226,7 @@ class LocalLearner(Learner):
         return TokenLogprobs.apply(logits, targets)
 
     def save(self, path: Path) -> None:
-        with (path / "state.pt").open("wb") as file:  # a file of Python's says why when the disk is full
+        with (path / "state.pt").open("wb") as file:  # Python's file reports a full disk clearly
             torch.save({"weights": self._trained(), "optimizer": self.optimizer.state_dict()}, file)
         self.export(path)
 
@@ -236,7 +236,7 @@ class LocalLearner(Learner):
         trained = self._trained()
         if {k: v.shape for k, v in state["weights"].items()} != {k: v.shape for k, v in trained.items()}:
             raise UserError(
-                f"{path}: holds other weights than this model's; resume with the model it was trained from"
+                f"{path}: its weights do not fit this model; resume with the model it was trained from"
             )
         with torch.no_grad():
             for name, parameter in trained.items():

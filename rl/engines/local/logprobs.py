@@ -11,8 +11,8 @@ from torch import Tensor
 class TokenLogprobs(torch.autograd.Function):
     """[K] log-probabilities of `targets` [K] under `logits` [K, V].
 
-    d log p_t / d logits = onehot_t - p. Autograd would fill two more tensors of [K, V] on the way to it; here it takes
-    the place of what the forward pass kept.
+    d log p_t / d logits = onehot_t - p. Autograd would allocate two more [K, V] tensors for it; here the gradient
+    overwrites the tensor saved by the forward pass.
     """
 
     @staticmethod
@@ -29,5 +29,5 @@ class TokenLogprobs(torch.autograd.Function):
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 matrix products on a GPU; sampler and learner both compute inside it, so that their ratio is 1."""
+    """bfloat16 matrix products on a GPU. Sampler and learner both use it, so that their ratio is 1 on policy."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

@@ -1,8 +1,8 @@
-"""What a step of `engine=local` keeps in memory, part by part, from the shape of the model alone: an estimate.
+"""Estimates the memory of a step of `engine=local`, part by part, from the model's shape alone.
 
-Held all the time: weights, adapters, gradients, AdamW's two moments. On top of them, by turns: the sampler's
-key-value cache and logits, or the learner's activations and logits. Not counted: what Python, the libraries and a CUDA
-context take (about 1 GiB), and what the allocator loses to fragments.
+Always held: weights, adapters, gradients, AdamW's two moments. In addition, alternately: the sampler's key-value cache
+and logits, or the learner's activations and logits. Not counted: Python, the libraries and a CUDA context (about
+1 GiB), and the allocator's fragmentation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HELD = ("weights", "adapters", "gradients", "optimizer")
 SAMPLING = ("kv_cache", "sampling_logits")
 TRAINING = ("activations", "training_logits")
 
-LOGITS_COPIES = 3  # the head's output, what it is normalized to, and one more on the way back
+LOGITS_COPIES = 3  # the head's output, its log-softmax, and one more in the backward pass
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ModelShape:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of each of a layer's projections, by the name that LoRA's target_modules use."""
+        """(inputs, outputs) of each projection of a layer, by its name in LoRA's target_modules."""
         hidden, inner = self.hidden_size, self.intermediate_size
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return {
@@ -53,10 +53,10 @@ class ModelShape:
 
     @property
     def saved_values(self) -> int:
-        """Values that one token of one layer keeps for the backward pass.
+        """Values saved for the backward pass, per token and layer.
 
-        6 of the hidden size for two RMSNorms (input, normalized, scaled), 4 of the inner size for the gated layer, 4 of
-        queries and of keys for attention, two of them for Qwen3's norms. Counted with autograd's saved-tensor hooks.
+        6 of the hidden size for two RMSNorms (input, normalized, scaled), 4 of the inner size for the gated layer, and
+        for attention 4 of queries and of keys, 2 of those for Qwen3's norms. Counted with autograd's saved-tensor hooks.
         """
         attention = (self.heads + self.kv_heads) * self.head_dim
         return 6 * self.hidden_size + 4 * self.intermediate_size + 4 * attention
@@ -69,7 +69,7 @@ class ModelShape:
 
 
 def shape_of(model: ModelConfig) -> ModelShape:
-    """From the catalogue's facts; of a model outside it, from its config.json."""
+    """A model's shape, from the catalogue if it is listed there, else from its config.json."""
     names = {field.name for field in fields(ModelShape)}
     if names <= model.facts.keys():
         return ModelShape(**{name: model.facts[name] for name in names})
@@ -90,7 +90,7 @@ def shape_of(model: ModelConfig) -> ModelShape:
 
 
 def text_config(model: ModelConfig) -> Any:
-    """The checkpoint's config, of its language model where it has several parts. Raises UserError as loading does."""
+    """The checkpoint's config; of a multimodal model, its language part. Raises UserError as loading does."""
     return checkpoint_config(model).get_text_config()
 
 
@@ -102,7 +102,7 @@ def step_memory(
     on_gpu: bool,
     max_kv_bytes: float,
 ) -> dict[str, float]:
-    """Bytes by part (the names above) of a step whose longest prompt has `prompt_tokens`; `peak` is the most at once."""
+    """Bytes by part (names above) for a step whose longest prompt has `prompt_tokens`; `peak`: the maximum in use."""
     lora = blueprint.model.lora
     half = blueprint.model.dtype == "bfloat16" or (blueprint.model.dtype == "auto" and on_gpu and lora)
     weight = 2 if half else 4
@@ -112,7 +112,7 @@ def step_memory(
 
     n, budget = blueprint.group_size, blueprint.budget.first(blueprint.max_tokens)
     group_tokens = prompt_tokens + n * budget  # completions share their prompt
-    cached_tokens = n * (prompt_tokens + budget) if on_gpu else group_tokens  # each holds a copy there
+    cached_tokens = n * (prompt_tokens + budget) if on_gpu else group_tokens  # on a GPU each row has a copy
     group_kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * cached_tokens * weight
     groups = min(blueprint.batch_size, max(1, int(max_kv_bytes // group_kv)))
     tokens = min(options.microbatch(on_gpu), blueprint.batch_size * group_tokens)
@@ -121,7 +121,7 @@ def step_memory(
     if options.checkpoints(on_gpu):
         saved = shape.layers * shape.hidden_size + shape.saved_values
     parts = {
-        # Under autocast a float32 weight that is trained has a copy in bfloat16.
+        # Under autocast a trained float32 weight also has a bfloat16 copy.
         "weights": shape.parameters * (weight + 2 * (on_gpu and not half and not lora)),
         "adapters": trained * trained_bytes if lora else 0,
         "gradients": trained * trained_bytes,
@@ -135,13 +135,13 @@ def step_memory(
 
 
 def peak(parts: Mapping[str, float]) -> float:
-    """What is held, and the larger of what sampling and what training add to it."""
+    """The parts always held, plus the larger of the sampling and training parts."""
     held, sampling, training = (sum(parts[name] for name in part) for part in (HELD, SAMPLING, TRAINING))
     return held + max(sampling, training)
 
 
 def logits_at_once() -> int:
-    """How many values of logits the learner makes at a time."""
+    """How many logits the learner computes at once."""
     from rl.engines.local.learner import LOGITS_AT_ONCE
 
     return LOGITS_AT_ONCE

@@ -1,4 +1,4 @@
-"""The choices of `engine=local`."""
+"""The options of `engine=local`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rl.models.compatibility import require_attention
 class LocalOptions:
     """microbatch_tokens: tokens in one forward and backward pass of the learner; null: 16384 on a GPU, 1536 elsewhere.
 
-    max_kv_gb: the sampler's key-value cache; more prompts than fit are sampled in turns. null: half of the free memory
-    of a GPU, 4 GiB elsewhere. gradient_checkpointing: trade time for memory; `auto` is on for a GPU.
-    compile: the sampler's step goes through torch.compile, which takes minutes once: for a GPU and long runs.
+    max_kv_gb: GiB for the sampler's key-value cache; prompts that do not fit wait their turn. null: half of a GPU's
+    free memory, 4 GiB elsewhere. gradient_checkpointing: saves memory, costs time; `auto`: on for a GPU.
+    compile: torch.compile the sampler's step, which takes minutes once; for long runs on a GPU.
     """
 
     microbatch_tokens: int | None = None
@@ -36,13 +36,15 @@ class LocalOptions:
                 f"engine.max_kv_gb={self.max_kv_gb}: expected a positive number of GiB, or null; e.g. 4"
             )
         if self.compile and not (shutil.which("g++") or shutil.which("clang++")):
-            raise UserError("engine.compile=true needs g++ or clang++ installed; else engine.compile=false")
+            raise UserError(
+                "engine.compile=true: needs a C++ compiler; install g++ or clang++, or type engine.compile=false"
+            )
         require_attention(self.attn_implementation)
 
     def microbatch(self, on_gpu: bool) -> int:
-        """`microbatch_tokens`, or what suits the device: few tokens stay in a processor's caches, many keep a GPU busy."""
+        """`microbatch_tokens`, or the device's default: small batches fit CPU caches, large ones keep a GPU busy."""
         return self.microbatch_tokens or (16384 if on_gpu else 1536)
 
     def checkpoints(self, on_gpu: bool) -> bool:
-        """Whether the learner computes a layer's activations anew in the backward pass."""
+        """Whether the learner recomputes activations in the backward pass."""
         return on_gpu if self.gradient_checkpointing == "auto" else self.gradient_checkpointing

@@ -1,7 +1,7 @@
-"""Rows as one forward pass of the learner sees them: packed where the model allows it, padded elsewhere.
+"""The learner's model inputs: rows are packed if the model allows it, padded otherwise.
 
-Packed, a micro-batch is one sequence without padding in which a prompt stands once for all its completions. Linear
-layers and norms treat each token alone, so they need not know; only attention gets whole rows again, padded.
+A packed micro-batch is one sequence without padding that holds a prompt once for all its completions. Linear layers and
+norms treat each token alone and need no change; attention unpacks to whole, padded rows and packs its output again.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from rl.rollouts import TrainingRow
 
 PACKED = "tanka_packed"
-# Eager attention is written in each model's own file and needs a mask: such a model's rows are padded.
+# Eager attention is implemented in each model's own file and needs a mask, so its rows are padded.
 CAUSAL_WITHOUT_MASK = ("sdpa", "flash_attention_2")
-# (prompt, completion): rows that a model is tried on. Two share a prompt, so that all but the first stand elsewhere.
+# Test rows (prompt, completion). Two share a prompt, so packing moves every row but the first.
 TRIAL = (([3, 1, 4, 1, 5], [9, 2, 6]), ([3, 1, 4, 1, 5], [5, 3]), ([8, 9], [7, 9, 3, 2]))
-SAME = 0.05  # relative; bfloat16 rounding makes about 0.01, a token that sees another row far more
+SAME = 0.05  # relative; bfloat16 rounding gives about 0.01, attending to another row far more
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How K packed tokens make B rows of L columns, and back.
+    """Maps K packed tokens to B rows of L columns, and back.
 
-    rows: [B, L] the token at each column (any token at padding). places: [K] where each token stands in the B x L grid.
-    implementation: the attention that the rows get.
+    rows: [B, L] index of the packed token at each column (any at padding). places: [K] each token's flat index in
+    the B x L grid. implementation: the attention applied to the rows.
     """
 
     rows: Tensor
@@ -42,10 +42,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class Layout:
-    """B rows of up to T completion tokens, C in all, as the model's input of S sequences x K tokens.
+    """B rows of up to T completion tokens, C in total, as a model input of S sequences x K tokens.
 
-    inputs: what the model is called with. predicting: [C] the place in the S x K grid whose hidden state predicts each
-    completion token. targets: [C] the completion tokens. cells: [C] their places in the grid of `shape`, (B, T).
+    inputs: keyword arguments of the model. predicting: [C] flat index in the S x K grid of the hidden state that
+    predicts each completion token. targets: [C] the completion tokens. cells: [C] their flat indices in `shape` (B, T).
     """
 
     inputs: dict[str, Any]
@@ -61,9 +61,9 @@ class Layout:
 
 
 def microbatches(rows: Sequence[TrainingRow], limit: int, packed: bool) -> Iterator[list[int]]:
-    """Indices of rows that are computed together: rows of like length, as many as `limit` tokens hold.
+    """Row indices of each micro-batch: rows of similar length, at most `limit` tokens.
 
-    Packed, rows of one prompt stay next to each other and it counts once; padded, the padding counts.
+    Packed: rows of a prompt stay together and the prompt counts once. Padded: padding counts.
     """
     prompts = [tuple(row.prompt_tokens) for row in rows]
     lengths = [len(row.prompt_tokens) + len(row.completion_tokens) for row in rows]
@@ -86,7 +86,7 @@ def microbatches(rows: Sequence[TrainingRow], limit: int, packed: bool) -> Itera
 
 
 def padded_layout(rows: Sequence[TrainingRow], device: torch.device) -> Layout:
-    """A sequence for each row, padded on the right: under causal attention no token sees what follows it."""
+    """One sequence per row, padded on the right, where causal attention cannot see the padding."""
     width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
     tokens = torch.zeros(len(rows), width, dtype=torch.long)
     predicting: list[int] = []
@@ -98,11 +98,11 @@ def padded_layout(rows: Sequence[TrainingRow], device: torch.device) -> Layout:
 
 
 def packed_layout(rows: Sequence[TrainingRow], device: torch.device, implementation: str) -> Layout:
-    """One sequence of all tokens, each at its own row's position; a prompt stands where it is needed first."""
+    """One sequence of all tokens, with each row's own position ids; a prompt comes before its first completion."""
     width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
     grid = torch.zeros(len(rows), width, dtype=torch.long)
     tokens: list[int] = []
-    columns: list[int] = []  # where each token stands in its row
+    columns: list[int] = []  # each token's position in its row
     places: list[int] = []
     predicting: list[int] = []
     prompts: dict[tuple[int, ...], range] = {}
@@ -178,10 +178,11 @@ AttentionInterface.register(PACKED, packed_attention)
 
 
 def packed_implementation(model: PreTrainedModel) -> str | None:
-    """The attention that whole rows get when `model` computes packed ones; None where it cannot.
+    """The attention implementation to use inside packed rows; None when `model` cannot be packed.
 
-    It is tried, not looked up: layers that mix tokens outside attention, or take a token's position from its column,
-    give other hidden states than for padded rows, and a window on attention raises. Chunks are longer than the trial.
+    Tested by running the model: layers that mix tokens outside attention, or derive positions from columns, give other
+    hidden states than padded rows do, and windowed attention raises. Chunked attention is looked up in the config,
+    because its chunks are longer than the test rows.
     """
     implementation = model.config._attn_implementation
     in_chunks = getattr(model.config.get_text_config(), "attention_chunk_size", None)
@@ -211,7 +212,7 @@ def packed_implementation(model: PreTrainedModel) -> str | None:
 
 @contextmanager
 def packed_rows(model: PreTrainedModel) -> Iterator[None]:
-    """Packed layouts work inside; the backward pass belongs inside too, since a checkpointed layer runs again there."""
+    """Inside, the model takes packed layouts. Run backward inside too, because checkpointed layers run again there."""
     before = model.config._attn_implementation
     model.config._attn_implementation = PACKED
     try:
@@ -221,5 +222,5 @@ def packed_rows(model: PreTrainedModel) -> Iterator[None]:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A copy to a GPU does not make the CPU wait: it comes from pinned memory."""
+    """The tensor on `device`; a copy to a GPU goes through pinned memory, so that the CPU does not wait."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

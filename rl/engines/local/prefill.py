@@ -1,4 +1,4 @@
-"""Reading the prompts of a batch in one forward pass, and what a decoder does from there."""
+"""Prefill of a batch's prompts in one forward pass, and the interface of decoders that continue from it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Prefill:
 
 
 class Decoder(Protocol):
-    """B rows, n of each prompt at first. Every row writes its tokens to the same cache column at the same time.
+    """B rows, at first n per prompt. All rows write to the same cache column at the same time.
 
-    admits: whether it can take more prompts on the way.
+    admits: whether it can add prompts while decoding.
     """
 
     admits: bool
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Appends one token [B] to each row; the logits [B, V] of the next."""
+        """Appends one token [B] to each row and returns the logits [B, V] of the next."""
 
     def keep(self, rows: Tensor) -> None:
-        """Goes on with the given rows only, an increasing index into the B of now."""
+        """Keeps only the given rows. rows: increasing indices into the current B."""
 
     def admit(self, more: Prefill) -> None:
-        """Adds n rows for each of more prompts, none longer than the longest of the first ones."""
+        """Adds n rows per new prompt, none longer than the longest of the first prompts."""
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Prefill:

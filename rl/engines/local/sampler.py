@@ -1,8 +1,7 @@
-"""Sampling from a Hugging Face causal model: one prefill a distinct prompt, finished rows leave the batch.
+"""Sampling from a Hugging Face causal model: one prefill per prompt, and finished rows leave the batch.
 
-Each (rollout, position) has its own uniform number, drawn ahead from the seed, and a token is the inverse of the
-distribution's CDF at that number. So the tokens depend on the seed, the weights and the prompt only: not on how rows
-are batched, compacted or chunked.
+Each (rollout, position) has its own uniform number, drawn from the seed in advance; the token is the inverse CDF at
+that number. So tokens depend only on the seed, the weights and the prompt, not on how rows are batched.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from rl.engines.local.prefill import Prefill, prefill
 from rl.errors import NotFinite
 from rl.rollouts import Completion
 
-# Rows are compacted when this share of them has finished: less often copies too much, more often decodes dead rows.
+# Compact when this share of rows has finished: a smaller share copies too often, a larger one decodes dead rows.
 COMPACT_AT = 0.25
-# After so many tokens it is looked which rows are left; 1 elsewhere. A GPU stands still while it answers.
+# Check for finished rows every N tokens (default 1); the check synchronises with the GPU.
 LOOK_EVERY = {"cuda": 16}
-# Keeps the target strictly below the CDF's end in float32, whose rounding could otherwise pick a token of probability 0.
+# Keeps the target strictly below the CDF's end; float32 rounding could otherwise pick a token of probability 0.
 MAX_UNIFORM = 1 - 1e-6
 
 
@@ -41,11 +40,11 @@ def sample(
     compiled: bool = False,
     arrived: Arrived | None = None,
 ) -> list[list[Completion]]:
-    """[P][n] completions; as many prompts at once as their cache fits `max_kv_bytes`, longest first.
+    """[P][n] completions; samples as many prompts at once as fit in `max_kv_bytes` of cache, longest first.
 
-    `skip` prompts of the same batch come before these and are sampled elsewhere: these get the tokens they would have
-    got among all of them. `compiled`: the decode step goes through torch.compile, which takes minutes at first.
-    `arrived` is told of rows as they leave the batch.
+    skip: how many prompts of the same batch come before these, on other processes; makes tokens the same as in one
+    process. compiled: use torch.compile for the decode step, which takes minutes at first. arrived: called with rows
+    as they leave the batch.
     """
     uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
     drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
@@ -57,7 +56,7 @@ def sample(
 
 
 def uniforms_of(prompts: int, n: int, max_tokens: int, seed: int) -> Tensor:
-    """[P, n, T] uniform numbers in [0, 1): a prompt's do not depend on how many follow it, a token's not on the budget."""
+    """[P, n, T] uniform numbers in [0, 1), independent of later prompts and, per token, of the budget."""
     seeds = torch.randint(2**62, (prompts,), generator=torch.Generator().manual_seed(seed)).tolist()
     drawn = [torch.rand(max_tokens, n, generator=torch.Generator().manual_seed(own)) for own in seeds]
     return torch.stack(drawn).transpose(1, 2).clamp(max=MAX_UNIFORM)
@@ -73,14 +72,14 @@ def _sample_batch(
     compiled: bool,
     arrived: Arrived | None,
 ) -> None:
-    """Takes prompts from the front of `waiting` while the cache has room for them, and draws their completions."""
+    """Takes prompts from the front of `waiting` while the cache has room, and samples their completions."""
     budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
 
     def held(prompts: int, rows: int) -> int:
         return cache_bytes(model, prompts, rows, width, budget, compiled)
 
     def take(count: int) -> tuple[Prefill, Tensor]:
-        """The next prompts, read, and which rows of the result are theirs."""
+        """Prefills the next `count` prompts; returns that and the indices of their rows in the result."""
         taken = waiting[:count]
         del waiting[:count]
         rows = torch.tensor(taken, device=model.device)[:, None] * n + torch.arange(n, device=model.device)
@@ -90,9 +89,9 @@ def _sample_batch(
     first, rows = take(size)
     logits = first.logits.repeat_interleave(n, 0)
     decoder = decoder_for(model, first, n, budget, compiled)
-    age = torch.zeros_like(rows)  # tokens that each row has
+    age = torch.zeros_like(rows)  # tokens sampled per row
     alive = torch.ones_like(rows, dtype=torch.bool)
-    ends = [budget]  # when the rows that came together have used up their budget, in order
+    ends = [budget]  # step at which each admitted group of rows reaches its budget, in order
     look_every = LOOK_EVERY.get(model.device.type, 1)
 
     for t in itertools.count(1):
@@ -126,17 +125,17 @@ def _sample_batch(
 
 
 def tell(arrived: Arrived, drawn: Drawn, rows: Tensor, n: int) -> None:
-    """Says which completions the finished rows [B] are, prompt by prompt."""
+    """Calls `arrived` with the completions of the finished rows [B], prompt by prompt."""
     own = zip(rows.tolist(), drawn.completions(rows), strict=True)
     for p, group in itertools.groupby(own, key=lambda row: row[0] // n):
         arrived(p, [completion for _, completion in group])
 
 
 class Drawn:
-    """The tokens of all N rows, by position, with what is known of each."""
+    """The tokens of all N rows by position, with their log-probabilities and entropies."""
 
     def __init__(self, uniforms: Tensor, params: SamplingParams) -> None:
-        """`uniforms`: [N, T], a number for each token that may be drawn."""
+        """uniforms: [N, T], one for each token that may be drawn."""
         self.uniforms, self.params = uniforms, params
         self.tokens = torch.zeros_like(uniforms, dtype=torch.long)
         self.logprobs = torch.zeros_like(uniforms)
@@ -144,9 +143,9 @@ class Drawn:
         self.stop_ids = torch.tensor(sorted(params.stop_ids), device=uniforms.device)
 
     def draw(self, logits: Tensor, rows: Tensor, age: Tensor) -> Tensor:
-        """The next token [B] of each of the given rows, at position `age`, from logits [B, V].
+        """Draws and records the next token [B] of the given rows, at position `age`, from logits [B, V].
 
-        A finished row draws on until it leaves the batch: what it draws lies behind its stop token.
+        A finished row keeps drawing until it leaves the batch; `completions` drops tokens after the stop token.
         """
         tokens, logprobs, scaled = draw(logits, self.uniforms[rows, age], self.params)
         self.tokens[rows, age] = tokens
@@ -159,12 +158,12 @@ class Drawn:
         return torch.isin(tokens, self.stop_ids)
 
     def completions(self, rows: Tensor) -> list[Completion]:
-        """Each of the given rows up to its first stop token, that token included. Raises NotFinite when a logit was no number."""
+        """The given rows, each up to and including its first stop token. Raises NotFinite if a logit was NaN."""
         logprobs = self.logprobs[rows]
         if not logprobs.isfinite().all():
             raise NotFinite(
-                "the model's logits are not finite numbers: its weights are damaged, or the last steps were too large; go"
-                " on from an earlier checkpoint with a smaller learning_rate"
+                "the model's logits are not finite: its weights are damaged, or the last steps were too large; resume"
+                " from an earlier checkpoint with a smaller learning_rate"
             )
         tokens = self.tokens[rows]
         ends = self.is_stop(tokens)
@@ -193,11 +192,11 @@ def draw(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tens
         logits = logits / params.temperature
     logits = truncate(logits, params.support)
     largest = logits.amax(-1, keepdim=True)
-    # One buffer for exponentials and their running sum, whose last column normalizes both draw and log-probability.
+    # One buffer for exponentials and their running sum; its last column normalises both draw and log-probability.
     cumulative = (logits - largest).exp_().cumsum_(-1)
     total = cumulative[:, -1:]
     if params.temperature > 0:
-        # Logits that are not numbers would point behind the vocabulary; `sample` tells them by their log-probability.
+        # NaN logits would give an index past the vocabulary; `completions` detects them by their log-probability.
         drawn = torch.searchsorted(cumulative, uniforms[:, None] * total, right=True)
         drawn = drawn.clamp_(max=logits.shape[-1] - 1)
     else:

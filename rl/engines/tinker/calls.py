@@ -1,6 +1,6 @@
-"""Calls of a Tinker service through its SDK: who may call, waits that end, errors as one line without secrets.
+"""Calls to a Tinker service through its SDK: access checks, interruptible waits, one-line errors without secrets.
 
-SDK 0.25 (self-hosted servers such as SkyRL 0.4) and 0.38 (the hosted service) differ in which calls wait by themselves.
+SDK 0.25 (self-hosted servers such as SkyRL 0.4) and 0.38 (the hosted service) differ in which calls block.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("tanka")
 
 HOSTED = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-POLL_SECONDS = 0.2  # between two looks at whether a signal has arrived
-LOOK_SECONDS = 10.0  # between two looks at whether the service is still there
-SILENT_SECONDS = 300.0  # without an answer to such a look, and it counts as gone
-ANSWER_SECONDS = 20.0
+POLL_SECONDS = 0.2  # signal-check interval
+LOOK_SECONDS = 10.0  # health-check interval
+SILENT_SECONDS = 300.0  # the service counts as gone after failing health checks for this long
+ANSWER_SECONDS = 20.0  # timeout of a health check or a connection
 
 
 def require_access() -> None:
-    """Raises UserError when the SDK or the key is missing; asks nobody."""
+    """Raises UserError when the SDK or the key is missing or malformed; sends nothing."""
     if importlib.util.find_spec("tinker") is None:
         raise UserError("engine=tinker: the package tinker is not installed; pip install 'tanka-rl[tinker]'")
     key = os.environ.get("TINKER_API_KEY", "")
     if not key and not os.environ.get("TINKER_CREDENTIAL_CMD"):
         raise UserError(
-            "engine=tinker: no key; export TINKER_API_KEY=tml-... (a self-hosted server takes any text that begins with"
-            " tml-, and TINKER_BASE_URL says where it is)"
+            "engine=tinker: no key; export TINKER_API_KEY=tml-... (for a self-hosted server, any text that starts with"
+            " tml-, and TINKER_BASE_URL with its address)"
         )
     if not key.isascii() or any(character.isspace() for character in key):
         raise UserError(
-            "TINKER_API_KEY: holds white space or letters that no key has; export it without them"
+            "TINKER_API_KEY: contains whitespace or non-ASCII characters; export the key without them"
         )
     if key and not key.startswith(("tml-", "eyJ")):
         raise UserError(
-            "TINKER_API_KEY: this is not a Tinker key; expected one that begins with tml- (any such for a server of your own)"
+            "TINKER_API_KEY: not a Tinker key; expected one that starts with tml- (for a self-hosted server, any such text)"
         )
     if not is_address(base_url()):
         raise UserError(
@@ -57,7 +57,7 @@ def require_access() -> None:
 
 
 def require_answer() -> None:
-    """Raises UserError when nothing answers at TINKER_BASE_URL: the SDK would try for minutes."""
+    """Raises UserError when nothing answers at TINKER_BASE_URL, where the SDK would retry for minutes."""
     import httpx
 
     if os.environ.get("TINKER_BASE_URL"):
@@ -65,23 +65,23 @@ def require_answer() -> None:
             httpx.get(base_url(), timeout=ANSWER_SECONDS)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise UserError(
-                f"TINKER_BASE_URL={redacted(base_url())}: nothing answers there ({reason(error)}); start the server, or mend"
-                " the address"
+                f"TINKER_BASE_URL={redacted(base_url())}: nothing answers there ({reason(error)}); start the server or"
+                " correct the address, then type the same command again"
             ) from None
 
 
 def base_url() -> str:
-    """Where the service is: TINKER_BASE_URL, else the hosted one."""
+    """The service's address: TINKER_BASE_URL, or the hosted service."""
     return (os.environ.get("TINKER_BASE_URL") or HOSTED).rstrip("/")
 
 
 def is_hosted() -> bool:
-    """Whether the service is the one that rl/engines/prices.yaml has the prices of."""
+    """Whether it is the hosted service, whose prices are in rl/engines/prices.yaml."""
     return base_url() == HOSTED
 
 
 def answers() -> bool:
-    """Whether the service can be heard; an error of its own is no sound."""
+    """Whether the service responds to a health check with a status below 500."""
     import httpx
 
     try:
@@ -91,9 +91,9 @@ def answers() -> bool:
 
 
 def finished(call: Any) -> Any:
-    """The value of an SDK call, waited for in a way that a signal can end.
+    """Waits for the value of an SDK call; a signal can interrupt the wait.
 
-    Raises UserError when the service has not been heard for SILENT_SECONDS: the SDK would wait for it without an end.
+    Raises UserError when the service has not responded for SILENT_SECONDS, where the SDK would wait forever.
     """
     if not hasattr(call, "result"):
         return call
@@ -113,14 +113,14 @@ def finished(call: Any) -> Any:
         elif looked - heard >= SILENT_SECONDS:
             future.cancel()
             raise UserError(
-                f"engine=tinker: {redacted(base_url())} has not answered for {looked - heard:.0f} s; once it does, the same"
-                " command goes on from the last checkpoint"
+                f"engine=tinker: {redacted(base_url())} has not answered for {looked - heard:.0f} s; type the same command"
+                " again once it does, to resume from the last checkpoint"
             )
     return future.result()
 
 
 def waited(call: Callable[[], Any]) -> Any:
-    """`finished(call())`, for calls in which an older SDK waits by itself, where no signal could end it."""
+    """`finished(call())` in a thread, for calls that block in older SDKs and could not be interrupted."""
     begun: Future[Any] = Future()
 
     def begin() -> None:
@@ -135,7 +135,7 @@ def waited(call: Callable[[], Any]) -> Any:
 
 @contextmanager
 def service_errors(doing: str, kind: type[UserError] = UserError) -> Iterator[None]:
-    """Turns whatever the SDK raises into one line, raised as `kind`; a key never gets into it."""
+    """Raises any SDK error as `kind`, with a one-line message that never contains a key."""
     try:
         yield
     except UserError:
@@ -145,13 +145,13 @@ def service_errors(doing: str, kind: type[UserError] = UserError) -> Iterator[No
 
 
 def reason(error: BaseException) -> str:
-    """One line for a log, without secrets."""
+    """The error as one line without secrets, at most 300 characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).partition(" For more information check:")[0]
     return redacted(text)[:300]
 
 
 def redacted(text: str) -> str:
-    """The text without keys, passwords in addresses and what signs an address."""
+    """The text without keys, passwords in addresses, and query strings, which may hold signatures."""
     if key := os.environ.get("TINKER_API_KEY"):
         text = text.replace(key, "***")
     text = re.sub(r"\b(tml-|eyJ)[\w.-]{8,}", "***", text)
@@ -160,25 +160,31 @@ def redacted(text: str) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """What to type against an error that has a known cure; "" for others."""
-    # SkyRL 0.4 lacks a field of samples that newer SDKs ask for, and refuses one of theirs when it is to restore (422).
+    """The fix to append to an error message; "" when none is known."""
+    import httpx
+    import tinker
+
+    # SkyRL 0.4 lacks a field of samples that newer SDKs expect, and rejects their restore requests with 422.
     refused = getattr(error, "status_code", None) == 422 and not is_hosted()
     if "sample_sequence_ids" in str(error) or refused:
         return "; this server may speak an older API: pip install tinker==0.25.0"
-    if getattr(error, "status_code", None) in (401, 403):
+    status = getattr(error, "status_code", None)
+    if status in (401, 403):
         return "; does TINKER_API_KEY belong to this service?"
+    if isinstance(error, (httpx.TransportError, tinker.APIConnectionError)) or (status or 0) >= 500:
+        return "; type the same command again once the service answers"
     return ""
 
 
 class OneLine(logging.Handler):
-    """The SDK's own warnings in our log, without its tracebacks and secrets."""
+    """Forwards the SDK's warnings to our log, without tracebacks and secrets."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.log(record.levelno, "tinker: %s", redacted(record.getMessage().split("\n")[0]))
 
 
 def retrying(attempts: int, passes: Any) -> Retrying:
-    """Tries with growing pauses, which a signal can end, while `passes(error)`; the last error is raised."""
+    """Retries while `passes(error)`, with growing pauses that a signal can interrupt; re-raises the last error."""
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
     return Retrying(

@@ -1,7 +1,7 @@
 """`engine=tinker`: tokens go to a Tinker-compatible service, completions and log-probabilities come back.
 
-The service holds the weights and computes gradients; rewards, advantages, coefficients, the trust region and every
-metric are ours. What it computes is the sum of rl/losses/base.py exactly: see `rl/engines/tinker/rows.py`.
+The service holds the weights and computes gradients. Rewards, advantages, coefficients, the trust region and all
+metrics are computed here. The service's loss is exactly the sum of rl/losses/base.py: see rl/engines/tinker/rows.py.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from rl.engines.tinker.options import TinkerOptions
 from rl.engines.tinker.rows import loss_name
 from rl.errors import UserError
 
-SERVICE_ALPHA = 32.0  # of every adapter, hosted or SkyRL's
+SERVICE_ALPHA = 32.0  # LoRA alpha of every adapter, on the hosted service and SkyRL
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerEngineConfig(TinkerOptions, EngineConfig):
-    """See TinkerOptions for the choices."""
+    """See TinkerOptions for the options."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(("max_usd", "prices", "attempts"))
+    needs_full_support: ClassVar[str] = "a Tinker service scores the whole distribution only"
 
     def check(self, blueprint: Blueprint) -> None:
-        """Also asks for the SDK and the key; nothing is sent."""
+        """Also checks for the SDK and the key; sends nothing."""
         if blueprint.model.lora is None:
             raise UserError(
                 "model.lora=null: a Tinker service trains LoRA adapters only; type model.lora.rank=32"
@@ -40,11 +41,12 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             )
         if blueprint.model.lora.dropout:
             raise UserError(
-                f"model.lora.dropout={blueprint.model.lora.dropout}: a Tinker service has none; type 0"
+                f"model.lora.dropout={blueprint.model.lora.dropout}: a Tinker service has no dropout; type"
+                " model.lora.dropout=0"
             )
         if blueprint.model.lora.alpha != SERVICE_ALPHA:
             raise UserError(
-                f"model.lora.alpha={blueprint.model.lora.alpha:g}: a Tinker service's is {SERVICE_ALPHA:g}; type"
+                f"model.lora.alpha={blueprint.model.lora.alpha:g}: a Tinker service uses {SERVICE_ALPHA:g}; type"
                 f" model.lora.alpha={SERVICE_ALPHA:g}"
             )
         if blueprint.model.lora.target_modules != "all-linear":
@@ -54,12 +56,7 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             )
         if blueprint.temperature != 1:
             raise UserError(
-                f"temperature={blueprint.temperature}: a Tinker service scores at temperature 1, so that training there needs"
-                " temperature=1.0"
-            )
-        if blueprint.sampling.truncated:
-            raise UserError(
-                f"sampling.{blueprint.sampling.truncated}: a Tinker service scores the whole distribution; leave it off"
+                f"temperature={blueprint.temperature}: a Tinker service scores at temperature 1 only; type temperature=1.0"
             )
         if blueprint.loss.needs_entropies:
             raise UserError(
@@ -68,17 +65,17 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:
             raise UserError(
-                f"engine.max_usd={self.max_usd}: no price of {self.name_of(blueprint)} is known ({price_date()}); give"
+                f"engine.max_usd={self.max_usd}: no price is known for {self.name_of(blueprint)} ({price_date()}); type"
                 " engine.prices.prefill, engine.prices.sample and engine.prices.train, or engine.max_usd=null"
             )
         require_access()
 
     def name_of(self, blueprint: Blueprint) -> str:
-        """What the service calls the model."""
+        """The service's name for the model."""
         return self.base_model or blueprint.model.source
 
     def usd_per_million(self, blueprint: Blueprint) -> Prices | None:
-        """None for a server of one's own whose prices are not given."""
+        """See EngineConfig; None for a self-hosted server without engine.prices."""
         return self.prices or (published_prices(self.name_of(blueprint)) if is_hosted() else None)
 
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:

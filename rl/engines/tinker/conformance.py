@@ -1,4 +1,4 @@
-"""One training step on a service and the same step here, compared: whether the service computes what it should."""
+"""Compares one training step on a service with the same step here, to verify what the service computes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from rl.rollouts import TrainingRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-# With an epsilon far above every gradient, Adam's first step is the gradient itself times a constant: what the adapter
-# moved by is what the service computed.
+# With an epsilon far above every gradient, Adam's first step is proportional to the gradient, so the adapter's change
+# shows the gradient that the service computed.
 LINEAR = OptimizerConfig(eps=1.0, max_grad_norm=math.inf)
-SAME = 1e-5  # nats: the same weights score the same tokens twice
+SAME = 1e-5  # nats: largest difference when the same weights score the same tokens twice
 ATTEMPTS = 3
-DRIFT = 0.3  # nats by which some behaviour log-probabilities are moved, so that clipping and the trust region have work
+DRIFT = 0.3  # nats added to some behaviour log-probabilities, to exercise clipping and the trust region
 
 
 def compare(blueprint: Blueprint, problems: ProblemSet) -> Conformance:
-    """Samples a small batch on the service, and takes one step from the same fresh adapter there and here, in float32."""
+    """Samples a small batch on the service, then takes one step on it and one here in float32, from the same adapter."""
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
     with closing(
         blueprint.engine.open(dataclasses.replace(blueprint, optimizer=LINEAR), tokenizer)
@@ -46,7 +46,7 @@ def compare(blueprint: Blueprint, problems: ProblemSet) -> Conformance:
         sampled = require_any(sampler.sample(prompts, blueprint.group_size, params))
         rollouts = rollouts_from(chosen, prompts, sampled, renderer)
         for n, rollout in enumerate(rollouts):
-            rollout.reward = float(n % 2)  # any rewards do; these give every group a signal
+            rollout.reward = float(n % 2)  # any rewards work; these give every group a signal
         rows = weigh(rollouts, blueprint.loss, blueprint.max_tokens)
         sampler_drift = largest_difference([row.behavior_logprobs for row in rows], learner.logprobs(rows))
         rows = [drifted(row) if n % 4 == 3 else row for n, row in enumerate(rows)]
@@ -62,7 +62,7 @@ def compare_steps(
     sampler_drift: float,
     folder: Path,
 ) -> Conformance:
-    """The rest of `compare`: `folder` takes the service's adapter before and after its step."""
+    """The second half of `compare`. folder: receives the service's adapter before and after its step."""
     import peft
     import torch
 
@@ -104,20 +104,20 @@ def compare_steps(
 
 
 def one_completion(learner: TinkerLearner, published: Any, row: TrainingRow) -> list[float]:
-    """Log-probabilities of the same few tokens each time, as long as `published` is the same policy."""
+    """Log-probabilities of a few tokens; identical on each call while `published` is the same policy."""
     params = SamplingParams(max_tokens=4, temperature=1.0, stop_ids=frozenset(), seed=0)
     pending = PendingGroups(published, [row.prompt_tokens], 1, params, ATTEMPTS, learner.ledger)
     return require_any(pending.result())[0][0].logprobs
 
 
 def drifted(row: TrainingRow) -> TrainingRow:
-    """The row as if an older policy had sampled it: its log-probabilities moved by -DRIFT, 0, +DRIFT in turn."""
+    """The row as if an older policy had sampled it: log-probabilities shifted by -DRIFT, 0, +DRIFT in turn."""
     moved = [value + DRIFT * (t % 3 - 1) for t, value in enumerate(row.behavior_logprobs)]
     return dataclasses.replace(row, behavior_logprobs=moved)
 
 
 def download(learner: TinkerLearner, folder: Path) -> dict[str, Tensor]:
-    """The service's adapter as it is now, by name; its files stay in `folder`, and nothing on the service."""
+    """Downloads the service's current adapter into `folder`, deletes it there, and returns its tensors by name."""
     import peft
 
     folder.mkdir()
@@ -127,13 +127,13 @@ def download(learner: TinkerLearner, folder: Path) -> dict[str, Tensor]:
 
 
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """All values in one vector, in the order of the names."""
+    """All values in one vector, ordered by name."""
     import torch
 
     return torch.cat([tensors[name].detach().cpu().double().flatten() for name in sorted(tensors)])
 
 
 def largest_difference(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
-    """Over the tokens of all rows; of rows of unequal length, over those that both have."""
+    """Largest absolute difference over the tokens of all rows, up to the shorter length; NaN if any is NaN."""
     differences = [abs(a - b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=False)]
     return math.nan if any(map(math.isnan, differences)) else max(differences)

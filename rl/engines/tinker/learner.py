@@ -23,11 +23,11 @@ from rl.rollouts import TrainingRow
 if TYPE_CHECKING:
     from rl.blueprint import Blueprint
 
-STATE = "tinker.json"  # in a checkpoint: where the service keeps it, and what the run has cost up to it
+STATE = "tinker.json"  # in a checkpoint: its path on the service, and the run's cost so far
 
 
 class TinkerLearner(Learner):
-    """One adapter on the service, trained by calls. version: how often its weights have changed since this start."""
+    """One adapter on the service. version: how often its weights have changed since this start."""
 
     def __init__(
         self, options: TinkerOptions, blueprint: Blueprint, tokenizer: Any, service: Service, ledger: Ledger
@@ -39,17 +39,17 @@ class TinkerLearner(Learner):
         self.base = blueprint.model.source
         self.version = 0
         self._adapter: Any = None
-        self._exported: str | None = None  # where the service keeps the adapter's files as they are now
+        self._exported: str | None = None  # path of the current adapter's files on the service
 
     @property
     def adapter(self) -> Any:
-        """The adapter under training; made at the first use, so that a run which resumes makes only the one it loads."""
+        """The adapter under training, created on first use, so that a resumed run creates only the one it loads."""
         if self._adapter is None:
             self._adapter = self.service.new_learner(self.lora.rank, self.seed)
         return self._adapter
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        # Coefficients do not change a score, and one that is no number could not be sent.
+        # Scores do not depend on these values, and NaN cannot be serialised.
         data = [
             datum(replace(row, behavior_logprobs=zeros(row), coefficients=zeros(row)), 1.0) for row in rows
         ]
@@ -59,10 +59,10 @@ class TinkerLearner(Learner):
         return row_logprobs(output, rows)
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
-        """See the protocol. grad_norm: 0 where the service does not report one; `max_grad_norm` is left to the service."""
+        """See `Learner`. grad_norm: 0 if the service reports none. The service applies `max_grad_norm`."""
         if loss.has_gate or not has_signal(rows):
             stats = stats_of(rows, self.logprobs(rows), loss)
-            # A rejected row is sent all the same, with zeros: it still counts among the N that a mean divides by.
+            # A rejected row is still sent, with zeros, because it counts in the N that a mean divides by.
             rows = [
                 row if admitted else replace(row, coefficients=zeros(row))
                 for row, admitted in zip(rows, stats.admitted, strict=True)
@@ -78,7 +78,7 @@ class TinkerLearner(Learner):
     def _step(
         self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float
     ) -> tuple[list[list[float]], float]:
-        """Gradient and optimiser step, submitted together; the log-probabilities before it, and the gradient's norm."""
+        """Submits gradient and optimiser step together; returns the log-probabilities before it and the gradient norm."""
         import tinker
 
         name, settings = loss_name(loss)
@@ -97,10 +97,10 @@ class TinkerLearner(Learner):
             self.ledger.wait()
         self.version += 1
         self._exported = None
-        # Once both are submitted the step is taken there, whatever happens here: a signal waits for the end of it.
+        # Once submitted, the service takes the step whatever happens here, so a signal waits for it to end.
         with (
             signals.postponed(),
-            service_errors("training; go on from the last checkpoint with the same command"),
+            service_errors("training; the same command resumes from the last checkpoint"),
         ):
             gradient = self.adapter.forward_backward(data, name, settings or None)
             step = self.adapter.optim_step(adam)
@@ -114,7 +114,7 @@ class TinkerLearner(Learner):
 
     def save(self, path: Path) -> None:
         name = path.name.strip(".").removesuffix(".tmp")
-        # A signal in here would save the step just trained once more, as the one before it.
+        # A signal here would save this step's weights again, as the step before.
         with signals.postponed():
             state = self.service.save_state(self.adapter, name)
             self._exported = self.service.save_adapter(self.adapter, name)
@@ -139,28 +139,28 @@ class TinkerLearner(Learner):
         self.tokenizer.save_pretrained(path)
 
     def discard(self) -> None:
-        """Deletes the adapter that `export` left on the service."""
+        """Deletes the adapter that `export` saved on the service."""
         if self._exported is not None:
             self.service.delete(self._exported)
             self._exported = None
 
     def close(self) -> None:
-        """Ends the session there; what the service was told to keep stays: see recipes/checkpoints.py."""
+        """Ends the session; saved checkpoints stay on the service: see recipes/checkpoints.py."""
         self.service.close()
 
 
 def zeros(row: TrainingRow) -> list[float]:
-    """[T] of them."""
+    """T zeros, one per completion token."""
     return [0.0] * len(row.completion_tokens)
 
 
 def positions(row: TrainingRow) -> int:
-    """Positions of the row's datum: each predicts the token after it."""
+    """Positions of the row's datum, each of which predicts the next token."""
     return len(row.prompt_tokens) + len(row.completion_tokens) - 1
 
 
 def saved_state(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says about its state on the service. Raises UserError when it is another engine's."""
+    """A checkpoint's record of its state on the service. Raises UserError for another engine's checkpoint."""
     file = checkpoint / STATE
     if not file.is_file():
         raise UserError(f"{checkpoint}: holds no {STATE}; expected a checkpoint that engine=tinker wrote")

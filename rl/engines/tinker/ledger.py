@@ -1,4 +1,4 @@
-"""What a run has paid a Tinker service for, and what it still owes."""
+"""Tokens that a run has paid a Tinker service for, and what its pending requests can still cost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rl.errors import Stopped
 
 
 class Owing(Protocol):
-    """Completions under way. taken: whether their result was read. unanswered, owed: the most they can still cost,
-    without and with the training on them.
+    """Pending completions. taken: whether their result was read.
+
+    unanswered, owed: the most they can still cost, without and with training on them.
     """
 
     taken: bool
@@ -28,9 +29,9 @@ class Owing(Protocol):
 
 @dataclass
 class Ledger:
-    """Tokens paid for so far, requests under way, and groups lost since the last step was logged.
+    """Tokens paid for so far, pending requests, and groups dropped since the last logged step.
 
-    prices: None where they are not known. max_usd: the run stops before it would cost more; None: no limit.
+    prices: None when unknown. max_usd: the run stops before it would cost more; None: no limit.
     """
 
     prices: Prices | None = None
@@ -40,7 +41,7 @@ class Ledger:
     pending: list[Owing] = field(default_factory=list)
 
     def require_affordable(self, batch: Tokens) -> None:
-        """Raises Stopped unless this batch, and those under way, are within `max_usd` at their longest."""
+        """Raises Stopped if this batch and the pending ones could exceed `max_usd` at their longest."""
         self.pending = [each for each in self.pending if not each.taken]
         if self.max_usd is None or self.prices is None:
             return
@@ -48,15 +49,15 @@ class Ledger:
         if (cost := most.usd(self.prices)) > self.max_usd:
             raise Stopped(
                 f"engine.max_usd={self.max_usd}: {self.tokens.usd(self.prices):.2g} USD are spent, and the next batch"
-                f" could make it {cost:.2g}; to go on, type a larger engine.max_usd with this run_dir"
+                f" could make it {cost:.2g}; to continue, type a larger engine.max_usd with this run_dir"
             )
 
     def committed(self) -> Tokens:
-        """Tokens paid for, and those of requests under way: they will be paid for, and asked for again after a resume."""
+        """Tokens paid for, plus those of pending requests: these will be charged, and requested again on resume."""
         return sum((each.unanswered for each in self.pending), self.tokens)
 
     def wait(self) -> None:
-        """Waits until nothing is under way."""
+        """Waits until no request is pending."""
         for each in self.pending:
             each.wait()
 
@@ -68,11 +69,11 @@ class Ledger:
         return {"dropped_groups": dropped, **tokens, **cost}
 
     def recall(self, metrics: Mapping[str, Any]) -> None:
-        """Restores what the run's last metrics say was spent, where that is more than its checkpoint knows of."""
+        """Restores the spending in the run's last metrics, if it is more than the checkpoint's."""
         spent = {field.name: metrics.get(f"cost/{field.name}_tokens") or 0 for field in fields(Tokens)}
         self.tokens = max(self.tokens, Tokens(**spent), key=lambda tokens: sum(astuple(tokens)))
 
 
 def ceiling(prompts: Sequence[Sequence[int]], n: int, max_tokens: int, passes: int = 0) -> Tokens:
-    """The most tokens that n completions of each prompt can cost, and `passes` over their rows."""
+    """The most tokens that n completions per prompt, and `passes` passes over their rows, can cost."""
     return batch_tokens(n * sum(map(len, prompts)), n * max_tokens * len(prompts), passes)

@@ -1,4 +1,4 @@
-"""The choices of `engine=tinker`."""
+"""The options of `engine=tinker`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rl.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerOptions:
-    """base_model: what the service calls the model; null: the model's Hub id (or path).
+    """base_model: the service's name for the model; null: the model's Hub id (or path).
 
-    reduction: what the service does with a loss: `sum` over tokens (hosted Tinker), or `seq_mean`, the mean over rows of
-    each row's mean over positions (SkyRL); `python -m recipes.check_engine` tells. max_lag: how many updates old the
-    policy that samples may be; 0 waits for each batch. overlap: whether the service may sample for later steps while it
-    trains; SkyRL's JAX backend must not: sampling from an older policy there puts the learner back to it. attempts: how
-    often a group is asked for before it is dropped.
-    max_usd: the run saves and stops before it would cost more. prices: USD per million tokens; null: rl/engines/prices.yaml.
+    reduction: how the service reduces a loss: `sum` over tokens (hosted Tinker), or `seq_mean`, the mean over rows of
+    each row's mean over positions (SkyRL); `python -m recipes.check_engine` finds out. max_lag: how many updates old
+    the sampling policy may be; 0 waits for each batch. overlap: whether the service may sample for later steps while it
+    trains; false for SkyRL's JAX backend, where sampling from an older policy resets the learner to it. attempts: how
+    often a group is requested before it is dropped. max_usd: the run saves and stops before it would cost more.
+    prices: USD per million tokens; null: rl/engines/prices.yaml.
     """
 
     base_model: str | None = None

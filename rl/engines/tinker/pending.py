@@ -1,4 +1,4 @@
-"""Completions from a Tinker service: all groups of a batch in flight at once, retried, dropped when they cannot be had."""
+"""Completions from a Tinker service: all groups of a batch are requested at once, retried, and dropped on failure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ log = logging.getLogger("tanka")
 
 
 class Missing(Exception):
-    """Some groups did not come. errors: why, by the number of their prompt."""
+    """Some groups failed. errors: the reasons, by prompt index."""
 
     def __init__(self, errors: dict[int, Exception]) -> None:
-        super().__init__(f"{len(errors)} groups did not come")
+        super().__init__(f"{len(errors)} groups failed")
         self.errors = errors
 
 
 @dataclass
 class PendingGroups:
-    """The completions of P prompts, asked for when this is made, of one published policy.
+    """Completions of P prompts from one published policy, requested on construction.
 
-    passes: how often their rows will be trained or scored. taken: whether someone has got the result.
+    passes: how often their rows will be trained or scored. taken: whether the result was read.
     """
 
     sampler: Any
@@ -49,7 +49,7 @@ class PendingGroups:
     def _ask(self, p: int) -> Any:
         import tinker
 
-        # Services draw the i-th completion of a prompt with seed + i: no two of a batch may meet.
+        # Services sample a prompt's i-th completion with seed + i; seeds within a batch must not collide.
         return self.sampler.sample(
             prompt=tinker.ModelInput.from_ints(list(self.prompts[p])),
             num_samples=self.n,
@@ -63,23 +63,23 @@ class PendingGroups:
 
     @property
     def unanswered(self) -> Tokens:
-        """The most that the prompts without an answer can cost."""
+        """The most that the unanswered prompts can cost."""
         return ceiling([self.prompts[p] for p in self.calls], self.n, self.params.max_tokens)
 
     @property
     def owed(self) -> Tokens:
-        """The most that the batch can still cost, its training included."""
+        """The most that the batch can still cost, including training."""
         whole = ceiling(self.prompts, self.n, self.params.max_tokens, self.passes)
         return self.unanswered + Tokens(train=whole.train)
 
     def result(self) -> list[list[Completion]]:
-        """The groups, in the order of the prompts; an empty one where every attempt failed."""
+        """Waits for the groups and returns them in prompt order; an empty group where every attempt failed."""
         self.wait()
         self.taken = True
         return [self.groups.get(p, []) for p in range(len(self.prompts))]
 
     def wait(self) -> None:
-        """Waits until no group is under way: nothing is rewarded for a fault of the service, but asked for again."""
+        """Waits until no group is pending. Service failures are retried; a failed group is never scored."""
         try:
             for attempt in retrying(self.attempts, lambda error: isinstance(error, Missing)):
                 with attempt:
@@ -88,12 +88,12 @@ class PendingGroups:
                     self._take()
         except Missing as missing:
             for error in missing.errors.values():
-                log.warning("a group of completions is dropped: %s", reason(error))
+                log.warning("dropped a group of completions: %s", reason(error))
             self.ledger.dropped_groups += len(missing.errors)
             self.calls = {}
 
     def _take(self) -> None:
-        """Takes the groups under way as they are answered. Raises Missing for those that are not."""
+        """Collects the pending groups. Raises Missing for those that failed."""
         errors = {}
         for p, call in list(self.calls.items()):
             try:
@@ -127,6 +127,6 @@ def completions_of(response: Any) -> list[Completion]:
 def require_whole(found: Sequence[Completion], n: int) -> None:
     """Raises ValueError when there are fewer than n completions, or a token has no log-probability."""
     if len(found) != n:
-        raise ValueError(f"{n} completions were asked for, {len(found)} came")
+        raise ValueError(f"{n} completions were requested, {len(found)} came")
     if not all(c.tokens and len(c.tokens) == len(c.logprobs) for c in found):
         raise ValueError("a completion came without tokens or without their log-probabilities")

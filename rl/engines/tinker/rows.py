@@ -1,4 +1,4 @@
-"""Training rows as the Tinker API takes them, and what its answers say, as the local learner would measure it."""
+"""Training rows in the Tinker API's format, and its responses as the local learner's measurements."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
-    """The service's loss with the gradient of `loss`, and its settings. Raises UserError when there is none.
+    """The service's loss that has the gradient of `loss`, and its settings. Raises UserError when there is none.
 
-    `importance_sampling` is -sum rho*A: its gradient is that of -sum A*[rho]*log p with rho not differentiated. `ppo` is
-    -sum min(rho*A, clip(rho)*A). Our coefficients go in as A, so that all normalisation stays here.
+    `importance_sampling` is -sum rho*A; its gradient is that of -sum A*[rho]*log p with rho held constant. `ppo` is
+    -sum min(rho*A, clip(rho)*A). Our coefficients are sent as A, so all normalisation stays here.
     """
     if type(loss).objective is FlashReinforce.objective:
         return "importance_sampling", {}
@@ -39,9 +39,9 @@ def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
 
 
 def datum(row: TrainingRow, scale: float) -> Any:
-    """The row, with its coefficients times `scale` as advantages; 0 at the prompt, which is not trained.
+    """The row as a datum, with coefficients times `scale` as advantages; 0 at the prompt, which is not trained.
 
-    A service that averages divides a row's sum by its positions and the batch's by its rows: `scale` undoes that.
+    scale: undoes the averaging of a service that divides by a row's positions and by the number of rows.
     """
     import tinker
 
@@ -64,14 +64,14 @@ def datum(row: TrainingRow, scale: float) -> Any:
 def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
     """[N][T] log-probabilities of the completions in the output of a forward pass.
 
-    Raises UserError when the service answers for another number of rows, or tokens, than it was sent.
+    Raises UserError when the service returns a different number of rows or tokens than it was sent.
     """
     lengths = [len(row.prompt_tokens) + len(row.completion_tokens) - 1 for row in rows]
     answered = [len(values["logprobs"].tolist()) for values in output.loss_fn_outputs]
     if answered != lengths:
         raise UserError(
-            f"engine=tinker: the service answered {len(answered)} rows of {sum(answered)} tokens, and was sent {len(lengths)} of"
-            f" {sum(lengths)}; go on from the last checkpoint with the same command"
+            f"engine=tinker: the service returned {len(answered)} rows of {sum(answered)} tokens, but was sent"
+            f" {len(lengths)} of {sum(lengths)}; type the same command again to resume from the last checkpoint"
         )
     return [
         values["logprobs"].tolist()[len(row.prompt_tokens) - 1 :]
@@ -80,7 +80,7 @@ def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
 
 
 def has_signal(rows: Sequence[TrainingRow]) -> bool:
-    """Whether the rows can teach anything: some coefficient is not 0, and all numbers are finite."""
+    """Whether the rows have a gradient: some coefficient is not 0, and all numbers are finite."""
     finite = all(map(math.isfinite, (x for r in rows for x in (*r.coefficients, *r.behavior_logprobs))))
     return finite and any(any(row.coefficients) for row in rows)
 
@@ -88,7 +88,7 @@ def has_signal(rows: Sequence[TrainingRow]) -> bool:
 def stats_of(
     rows: Sequence[TrainingRow], logprobs: Sequence[Sequence[float]], loss: PolicyLoss
 ) -> UpdateStats:
-    """What an update measures at log-probabilities [N][T], before a step is taken: grad_norm 0, stepped False."""
+    """Measurements at log-probabilities [N][T], without a step: grad_norm 0, stepped False."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -14,13 +14,13 @@ from rl.rollouts import Completion
 
 
 class TinkerSampler(Sampler):
-    """Samples from the newest published copy of the learner's adapter. passes: over each row of a training batch."""
+    """Samples from the last published copy of the adapter. passes: training or scoring passes over each row."""
 
     def __init__(self, options: TinkerOptions, learner: TinkerLearner, passes: int) -> None:
         self.learner, self.ledger, self.passes = learner, learner.ledger, passes
         self.max_lag, self.attempts = options.max_lag, options.attempts
         self.published: Any = None
-        self.version = -1  # of the learner, when it was published
+        self.version = -1  # the learner's version when last published
 
     def publish(self) -> None:
         if self.version != self.learner.version:
@@ -55,7 +55,7 @@ class TinkerSampler(Sampler):
         passes: int,
         arrived: Arrived | None,
     ) -> PendingGroups:
-        """Requests completions whose rows will be trained or scored `passes` times. Raises Stopped for want of money."""
+        """Requests completions whose rows get `passes` passes. Raises Stopped when they could exceed `max_usd`."""
         self.ledger.require_affordable(ceiling(prompts, n, params.max_tokens, passes))
         self.publish()
         return PendingGroups(self.published, prompts, n, params, self.attempts, self.ledger, passes, arrived)

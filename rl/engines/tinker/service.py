@@ -1,6 +1,6 @@
-"""A Tinker service as its SDK shows it: learners, samplers, saves, and adapters brought home.
+"""A Tinker service behind its SDK: learners, samplers, saving, and downloading adapters.
 
-The generations of the SDK differ in how an adapter leaves the service. `tinker` is imported late.
+SDK versions differ in how an adapter is downloaded. `tinker` is imported late.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from rl.errors import Stopped, UserError, nearest
 
 DOWNLOAD_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
-SAMPLING_SECONDS = 1800.0  # in which no completion of any prompt came
+SAMPLING_SECONDS = 1800.0  # longest wait without any new completion
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Service:
-    """A connected service, for adapters of `base_model`. Raises UserError when it cannot be reached."""
+    """A connection to a service, for adapters of `base_model`. Raises UserError when it cannot be reached."""
 
     def __init__(self, base_model: str) -> None:
         import tinker
@@ -67,18 +67,18 @@ class Service:
             )
 
     def new_learner(self, rank: int, seed: int) -> Any:
-        """A fresh adapter on every linear layer but the head, as PEFT's `all-linear` has it."""
+        """A new adapter on every linear layer except the head, like PEFT's `all-linear`."""
         create = self.client.create_lora_training_client
         with service_errors("creating an adapter"):
             return waited(lambda: create(self.base_model, rank=rank, seed=seed % 2**31, train_unembed=False))
 
     def restored_learner(self, state: str) -> Any:
-        """An adapter with its optimiser, as `save_state` left them at path `state`."""
+        """An adapter with its optimiser, restored from the path `state` that `save_state` returned."""
         with service_errors(f"restoring {state}"):
             return waited(lambda: self.client.create_training_client_from_state_with_optimizer(state))
 
     def sampler(self, learner: Any) -> Any:
-        """A sampler of the learner's weights as they are now; the service keeps them no longer than it lives."""
+        """A sampler of the learner's current weights, which the service keeps only while the sampler exists."""
         from tinker.lib.retry_handler import RetryConfig
 
         patience = RetryConfig(progress_timeout=SAMPLING_SECONDS)
@@ -86,12 +86,12 @@ class Service:
             return waited(lambda: learner.save_weights_and_get_sampling_client(retry_config=patience))
 
     def save_state(self, learner: Any, name: str) -> str:
-        """Saves weights and optimiser for `restored_learner`; the path of them."""
+        """Saves weights and optimiser for `restored_learner`; returns their path."""
         with service_errors("saving"):
             return saved(learner.save_state, name)
 
     def save_adapter(self, learner: Any, name: str) -> str:
-        """Saves the adapter where `download` can fetch it; the path of it."""
+        """Saves the adapter for `download`; returns its path."""
         import tinker
 
         with service_errors("saving the adapter"):
@@ -100,16 +100,18 @@ class Service:
                     return saved(learner.save_weights_external, name)
             elif is_hosted():
                 raise UserError(
-                    "engine=tinker: this SDK brings no adapter home from the hosted service; pip install --upgrade tinker"
+                    "engine=tinker: this SDK cannot download adapters from the hosted service; pip install --upgrade tinker"
                 )
             path = saved(learner.save_weights_for_sampler, name)
         run_id, _, last = path.removeprefix("tinker://").rpartition("/")
-        return f"tinker://{run_id.split('/')[0]}/sampler_weights/{last}"  # SkyRL leaves the kind out, and asks for it
+        return (
+            f"tinker://{run_id.split('/')[0]}/sampler_weights/{last}"  # SkyRL omits the kind but requires it
+        )
 
     def download(self, path: str, folder: Path, base: str) -> None:
         """Writes the PEFT files of the adapter at `path`, which `save_adapter` returned, into `folder`.
 
-        base: the Hub id or folder of the base model, for whoever loads the adapter.
+        base: the Hub id or folder of the base model, written to adapter_config.json.
         """
         with service_errors(f"downloading {path}"):
             if "/external_weights/" in path:
@@ -123,12 +125,12 @@ class Service:
         (folder / ADAPTER_FILES[1]).write_bytes(weights)
 
     def checkpoints(self, run_id: str) -> list[Any]:
-        """What the service keeps of one training run: objects with `tinker_path`, `checkpoint_type`, `time`."""
+        """A training run's checkpoints on the service: objects with `tinker_path`, `checkpoint_type`, `time`."""
         with service_errors(f"listing {run_id}"):
             return finished(self.rest.list_checkpoints(run_id)).checkpoints
 
     def delete(self, path: str) -> bool:
-        """Deletes what lies at `path`; whether anything still did."""
+        """Deletes the checkpoint at `path`; returns whether it existed."""
         import tinker
 
         with service_errors(f"deleting {path}"):
@@ -139,7 +141,7 @@ class Service:
         return True
 
     def close(self) -> None:
-        """Lets go of the session, so that the service may free what it keeps for it; nothing depends on it."""
+        """Ends the session so that the service can free its resources; failures are ignored."""
         with suppress(Exception):
             if hasattr(self.client, "close"):
                 self.client.close("success").result(timeout=CLOSE_SECONDS)
@@ -148,9 +150,9 @@ class Service:
 
 
 def saved(save: Callable[[str], Any], name: str) -> str:
-    """The path of what `save` saved, under `name` and some digits that no earlier save has.
+    """Calls `save` with `name` and a random suffix, and returns the saved path.
 
-    Under others when those are taken: by this save, whose answer was lost.
+    Retries once with another suffix on a name conflict (409): then the first save worked, but its response was lost.
     """
     for attempt in retrying(2, lambda error: getattr(error, "status_code", None) == 409):
         with attempt:
@@ -166,13 +168,13 @@ def rest_client(client: Any) -> Any:
 
 
 def archive_url(path: str) -> str:
-    """Where a server keeps sampler weights as a tar archive of PEFT files; newer SDKs have no call for it."""
+    """The URL of sampler weights as a tar archive of PEFT files; newer SDKs have no call for it."""
     run_id, _, name = path.removeprefix("tinker://").split("/")
     return f"{base_url()}/api/v1/training_runs/{run_id}/checkpoints/{name}/archive"
 
 
 def fetch(url: str) -> bytes:
-    """What lies at `url`, asked for again while the network or the server fails; the key goes to the service only."""
+    """Downloads `url`, with retries on network and server errors; sends the key to the service only."""
     import httpx
 
     own = url.startswith(f"{base_url()}/")
@@ -181,14 +183,14 @@ def fetch(url: str) -> bytes:
     for attempt in retrying(5, passes):
         with attempt, httpx.Client(timeout=limit) as http:
             response = http.get(url, headers=headers)
-            if response.next_request:  # to a signed address of some storage, which must not see the key
+            if response.next_request:  # a redirect to signed storage, which must not get the key
                 response = http.get(response.next_request.url, follow_redirects=True)
             response.raise_for_status()
     return response.content
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an HTTP error may be gone at the next try."""
+    """Whether an HTTP error is transient."""
     import httpx
 
     if isinstance(error, httpx.HTTPStatusError):
@@ -197,16 +199,16 @@ def passes(error: BaseException) -> bool:
 
 
 def adapter_in(archive: bytes) -> dict[str, bytes]:
-    """The PEFT files of a tar archive, by name; nothing else of it is read."""
+    """The PEFT files of a tar archive, by name; other members are not read."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {Path(member.name).name: member for member in tar if member.isfile()}
         return {name: tar.extractfile(members[name]).read() for name in ADAPTER_FILES}  # type: ignore[union-attr]
 
 
 def completed(config: bytes, weights: bytes, base: str) -> bytes:
-    """An adapter_config.json that PEFT reads right.
+    """The adapter_config.json with the fields that PEFT needs.
 
-    SkyRL leaves the adapted modules out, and PEFT would then silently take its own default and drop most of the tensors.
+    SkyRL omits target_modules; PEFT would then silently use its default and drop most of the tensors.
     """
     from safetensors.torch import load
 

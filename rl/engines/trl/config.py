@@ -1,6 +1,6 @@
-"""`engine=trl`: the same blueprint on TRL, over accelerate (DDP, DeepSpeed ZeRO, FSDP2), with vLLM where asked for.
+"""`engine=trl`: the same blueprint on TRL, over accelerate (DDP, DeepSpeed ZeRO, FSDP2), optionally with vLLM.
 
-This module is the light half: the choices, and the checks of a launch. rl/engines/trl/engine.py holds the weights.
+This module imports nothing heavy: options and checks of a launch. rl/engines/trl/engine.py holds the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rl.places import PROJECT
 
 @dataclass(frozen=True, kw_only=True)
 class TrlEngineConfig(TrlOptions, EngineConfig):
-    """See TrlOptions for the choices."""
+    """See TrlOptions for the options."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(
         (
@@ -38,6 +38,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
         )
     )
     samples_alone: ClassVar[bool] = False
+    needs_full_support: ClassVar[str] = "engine=trl trains on the whole distribution only"
 
     def check(self, blueprint: Blueprint) -> None:
         if self.vllm != "off" and blueprint.model.context is not None:
@@ -59,14 +60,9 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
             )
         if blueprint.batch_size * blueprint.group_size < 2:
             raise UserError("batch_size=1: one rollout a step has no baseline; type batch_size=16")
-        if blueprint.sampling.truncated:
-            raise UserError(
-                f"sampling.{blueprint.sampling.truncated}: engine=trl trains on the whole distribution only; leave it off,"
-                " or type engine=local"
-            )
         if self.vllm != "off" and blueprint.loss.needs_entropies:
             raise UserError(
-                f"engine.vllm={self.vllm}: vLLM gives no entropies; type loss.negative_token_fraction=1, or engine.vllm=off"
+                f"engine.vllm={self.vllm}: vLLM returns no entropies; type loss.negative_token_fraction=1, or engine.vllm=off"
             )
         if self.vllm == "colocate" and count % self.vllm_tensor_parallel:
             raise UserError(
@@ -92,12 +88,12 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
         from rl.engines.trl.engine import TrlPolicy
 
         policy = TrlPolicy(self, blueprint, load_tokenizer(blueprint.model))
-        with signals.safe_points():  # a signal that reaches all processes is rank 0's to answer
+        with signals.safe_points():  # rank 0 handles a signal that reaches all processes
             policy.follow()
         policy.close()
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
-        """What starts the run on several GPUs, and the vLLM server that `vllm=server` needs before it."""
+        """Commands that start the run on several GPUs and, for `vllm=server`, the vLLM server before it."""
         processes = max(n for n in range(1, (gpus() or 2) + 1) if blueprint.batch_size % n == 0)
         start = launch_command(overrides, processes)
         if self.vllm != "server":
@@ -109,7 +105,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
 
 
 def launch_command(overrides: str, processes: int) -> str:
-    """Starts the run on that many GPUs of this machine, or as that many processes where there is none."""
+    """The command that starts the run on that many GPUs of this machine, or as that many processes without GPUs."""
     config = PROJECT / "conf" / "accelerate" / "ddp.yaml"
     if Path.cwd() == PROJECT:
         config = config.relative_to(PROJECT)

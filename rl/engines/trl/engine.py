@@ -1,4 +1,4 @@
-"""The engine behind `engine=trl`: one policy on all processes of a launch, trained by TRL's trainer."""
+"""`engine=trl`: one policy on all processes of a launch, trained by TRL's trainer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from rl.models.loading import add_lora, read_model
 from rl.rollouts import Completion
 from rl.signals import Interrupted
 
-SHARDING = "sharding.txt"  # in a checkpoint: how its weights are laid out
-PATIENCE = 3 * 3600  # seconds that processes wait for rank 0, which may load data, evaluate or grade
+SHARDING = "sharding.txt"  # in a checkpoint: the sharding it was saved under
+PATIENCE = 3 * 3600  # seconds that processes wait while rank 0 loads data, evaluates or grades
 
 
 class TrlPolicy(Sampler, Driver):
-    """Sampler and driver of one policy: the same on each process, led by rank 0 (rl/engines/trl/ranks.py)."""
+    """Sampler and driver of one policy, one instance per process, led by rank 0 (rl/engines/trl/ranks.py)."""
 
     def __init__(self, options: TrlOptions, blueprint: Blueprint, tokenizer: Any) -> None:
-        # TRL 1.16 and DeepSpeed use names that others are about to drop; no user can do anything about it.
+        # TRL 1.16 and DeepSpeed use deprecated names of other libraries; users cannot do anything about it.
         warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|torch")
-        transformers.logging.set_verbosity_error()  # it misses the second name of tied weights at each resume
+        transformers.logging.set_verbosity_error()  # it warns about tied weights at each resume
         self.options, self.blueprint, self.tokenizer = options, blueprint, tokenizer
         self.args = trainer_arguments(options, blueprint)
         self.ranks = Ranks(self)
@@ -53,7 +53,7 @@ class TrlPolicy(Sampler, Driver):
         require_our_optimizer(self.args.deepspeed_plugin)
         if options.vllm != "off" and blueprint.model.lora and self._sharding() == "FSDP":
             raise UserError(
-                f"engine.vllm={options.vllm}: under FSDP an adapter does not reach vLLM; type model.lora=null, or start with"
+                f"engine.vllm={options.vllm}: under FSDP an adapter cannot be sent to vLLM; type model.lora=null, or start with"
                 " conf/accelerate/ddp.yaml"
             )
         if self.ranks.leads and options.vllm == "server":
@@ -61,7 +61,7 @@ class TrlPolicy(Sampler, Driver):
         on_gpu = self.args.device.type == "cuda"
         self.base, self.adapter = read_model(blueprint.model, options.attn_implementation, on_gpu), None
         require_vocabulary(self.base, tokenizer, blueprint.model.source)
-        # Under ZeRO-3 no process has the weights alone; under FSDP only rank 0 may have them.
+        # Under ZeRO-3 every process has only a shard; under FSDP possibly only rank 0 has the weights.
         if self.ranks.leads or self._sharding().startswith("DeepSpeed"):
             self.base_facts = base_facts(self.base, tokenizer)
         if blueprint.model.lora:
@@ -75,7 +75,7 @@ class TrlPolicy(Sampler, Driver):
     def drive(self, steps: Steps) -> None:
         if (count := steps.problems) < self.blueprint.batch_size:
             raise UserError(
-                f"batch_size={self.blueprint.batch_size}: there are {count} train problems, and engine=trl takes whole"
+                f"batch_size={self.blueprint.batch_size}: there are {count} train problems, and engine=trl needs full"
                 f" batches; type batch_size={count} or less"
             )
         self.steps = steps
@@ -85,12 +85,12 @@ class TrlPolicy(Sampler, Driver):
             if not re.search("[Cc]onnection (closed|reset)|NCCL|Broken pipe", str(error)):
                 raise
             raise UserError(
-                f"another process of this launch has ended, its own lines say why ({first_line(error)}); the same command goes"
-                f" on from the last checkpoint in {steps.directory}"
+                f"another process of this launch has ended; see its own output ({first_line(error)}); the same command"
+                f" resumes from the last checkpoint in {steps.directory}"
             ) from error
 
     def train(self, total_steps: int, checkpoint: Path | None) -> None:
-        """On each process: the trainer's loop, from `checkpoint` on."""
+        """On each process: runs the trainer's loop, from `checkpoint` if there is one."""
         if self.steps:
             self.args.output_dir = str(self.steps.directory)
         self.trainer = PolicyTrainer(
@@ -106,7 +106,7 @@ class TrlPolicy(Sampler, Driver):
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     def follow(self) -> None:
-        """On the processes that do not lead: until rank 0 ends."""
+        """On followers: runs what rank 0 calls, until rank 0 ends."""
         try:
             self.ranks.follow()
         except Released:
@@ -119,7 +119,7 @@ class TrlPolicy(Sampler, Driver):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
-        """See `Sampler`; vLLM is sent the weights when they have moved. `arrived` is not called: a batch comes whole."""
+        """See `Sampler`. vLLM gets the weights first if they changed. `arrived` is never called."""
         require_context(self.base, prompts, params.max_tokens)
         shares = self.ranks.call("sample_share", prompts, n, params)
         for share in shares:
@@ -132,9 +132,9 @@ class TrlPolicy(Sampler, Driver):
     def sample_share(
         self, prompts: Sequence[Sequence[int]], n: int, params: SamplingParams
     ) -> list[list[list[Completion]] | UserError | int]:
-        """On each process: its share of the prompts, then everyone's. All shares are equally long, as vLLM needs it.
+        """On each process: samples its share of the prompts; returns all shares, which have equal length for vLLM.
 
-        What went wrong on one is told to all in place of its share: an error, or the number of a signal.
+        A process that failed contributes its error, or the signal's number, in place of its share.
         """
         size = -(-len(prompts) // self.args.world_size)
         first = self.args.process_index * size
@@ -164,7 +164,7 @@ class TrlPolicy(Sampler, Driver):
         self.ranks.call("save_share", path)
 
     def save_share(self, path: Path) -> None:
-        """On each process: its part of a checkpoint, in the trainer's own layout."""
+        """On each process: writes its part of a checkpoint, in the trainer's own layout."""
         self.export_share(path)
         self.trainer._save_optimizer_and_scheduler(str(path))
         if self.ranks.leads:
@@ -172,10 +172,10 @@ class TrlPolicy(Sampler, Driver):
             (path / SHARDING).write_text(self._sharding(), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Notes where to go on: the trainer reads it once the weights are laid out."""
+        """Remembers the checkpoint; the trainer reads it once the weights are sharded."""
         if (before := (path / SHARDING).read_text(encoding="utf-8")) != self._sharding():
             raise UserError(
-                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start as the first time"
+                f"{path}: was saved under {before} and cannot be read under {self._sharding()}; start it as you did first"
             )
         require_run_base(path, self.base_facts)
         self.checkpoint = path
@@ -189,14 +189,14 @@ class TrlPolicy(Sampler, Driver):
         self.ranks.call("export_share", path)
 
     def export_share(self, path: Path) -> None:
-        """On each process: what transformers and peft load, written by rank 0."""
+        """On each process: helps rank 0 write a model or adapter for transformers and peft."""
         self.trainer.save_model(str(path), _internal_call=True)
         if self.ranks.leads:
             write_base(path, self.base_facts)
-            (path / "training_args.bin").unlink()  # a pickle with this machine's paths
+            (path / "training_args.bin").unlink()  # a pickle that contains this machine's paths
             if not any(path.glob("*.safetensors")):
                 raise UserError(
-                    f"{path}: the sharded weights were not put together; set fsdp_state_dict_type: FULL_STATE_DICT, or"
+                    f"{path}: the sharded weights were not gathered; set fsdp_state_dict_type: FULL_STATE_DICT, or"
                     " zero3_save_16bit_model: true, in the accelerate config"
                 )
 
@@ -211,16 +211,16 @@ class TrlPolicy(Sampler, Driver):
 
 
 def require_our_optimizer(plugin: Any) -> None:
-    """Raises UserError when DeepSpeed would put an optimiser of its own in the place of ours."""
+    """Raises UserError when DeepSpeed would replace our optimiser with its own."""
     if plugin and plugin.offload_optimizer_device not in (None, "none"):
         raise UserError(
             f"offload_optimizer_device: {plugin.offload_optimizer_device} (accelerate config): DeepSpeed's own optimiser would"
-            " move the weights of batches without signal; take it out, and use zero_stage: 3 or more GPUs"
+            " move the weights on batches without signal; remove it, and use zero_stage: 3 or more GPUs"
         )
 
 
 def trainer_arguments(options: TrlOptions, blueprint: Blueprint) -> GRPOConfig:
-    """TRL's settings for a blueprint; creating them joins the launch's processes."""
+    """TRL's settings for a blueprint. Creating them connects the processes of the launch."""
     on_gpu = resolve_device(blueprint.device) == "cuda"
     rollouts = blueprint.batch_size * blueprint.group_size
     share = rollouts // world_size()
@@ -231,18 +231,18 @@ def trainer_arguments(options: TrlOptions, blueprint: Blueprint) -> GRPOConfig:
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=share // rows,
         steps_per_generation=share // rows,  # one optimiser step for a whole batch
-        num_generations=rollouts,  # TRL only checks it; the coefficients know the groups
+        num_generations=rollouts,  # TRL only validates it; the coefficients already account for groups
         num_iterations=blueprint.loss.updates_per_batch,
         temperature=blueprint.temperature,
         max_completion_length=blueprint.max_tokens,
         max_grad_norm=blueprint.optimizer.max_grad_norm,
-        lr_scheduler_type="constant",  # our optimiser's hook sets the rate of each step
+        lr_scheduler_type="constant",  # our optimiser hook sets each step's rate
         shuffle_dataset=False,  # problems come from the run
         use_cpu=not on_gpu,
         bf16=on_gpu,
         gradient_checkpointing=checkpointing,
         seed=blueprint.seed % 2**32,
-        use_cache=True,  # else the exported config would turn it off
+        use_cache=True,  # otherwise the exported config would disable it
         ignore_data_skip=True,
         ddp_find_unused_parameters=False,
         ddp_timeout=PATIENCE,
@@ -256,7 +256,7 @@ def trainer_arguments(options: TrlOptions, blueprint: Blueprint) -> GRPOConfig:
         vllm_server_base_url=options.vllm_url,
         vllm_gpu_memory_utilization=options.vllm_memory,
         vllm_tensor_parallel_size=options.vllm_tensor_parallel,
-        # Without it vLLM reserves room for the model's whole context, which may be more than its share of the GPU.
+        # Otherwise vLLM reserves memory for the model's full context, which may exceed its share of the GPU.
         vllm_max_model_length=longest and longest + blueprint.budget.first(blueprint.max_tokens),
-        vllm_importance_sampling_correction=False,  # our surrogate has the ratios
+        vllm_importance_sampling_correction=False,  # our surrogate applies the ratios
     )

@@ -1,4 +1,4 @@
-"""The choices of `engine=trl`."""
+"""The options of `engine=trl`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rl.models.hub import is_address
 
 @dataclass(frozen=True, kw_only=True)
 class TrlOptions:
-    """microbatch_rows: rollouts in one forward and backward pass of a device; a share's largest divisor up to it.
+    """microbatch_rows: rollouts per forward and backward pass of a device; rounded down to a divisor of its share.
 
-    max_kv_gb, gradient_checkpointing, attn_implementation: as in LocalEngineConfig.
-    vllm: `off` samples with the trained weights themselves; `colocate` puts vLLM on the training GPUs, `server` asks the
-    one at `vllm_url`. vllm_memory: share of a GPU that a colocated vLLM takes; vllm_tensor_parallel: GPUs for one copy.
+    max_kv_gb, gradient_checkpointing, attn_implementation: as in LocalOptions.
+    vllm: `off` samples with the trained weights themselves; `colocate` runs vLLM on the training GPUs; `server` uses
+    the server at `vllm_url`. vllm_memory: share of a GPU for a colocated vLLM; vllm_tensor_parallel: GPUs per copy.
     """
 
     microbatch_rows: int = 8

@@ -1,7 +1,7 @@
 """The processes of one launch: rank 0 leads, the others follow.
 
-Rank 0 runs the recipe as it would alone: problems, prompts, rewards, advantages, loggers and the run directory exist once.
-It calls the others for what needs all of them, which are the methods of one object that every process has.
+Rank 0 runs the recipe as it would alone: problems, prompts, rewards, advantages, loggers and the run directory exist
+once. For work that needs all processes it calls methods of an object that every process has.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ T = TypeVar("T")
 
 
 class Released(Exception):
-    """On a follower: rank 0 has ended."""
+    """Raised on a follower when rank 0 has ended."""
 
 
 class Ranks:
-    """Rank 0's hold on the others. worker: the object on each process whose methods `call` runs everywhere."""
+    """Runs methods on all processes. worker: the object on each process whose methods `call` runs.
+
+    waiting: true while followers wait for a call; mid-collective they cannot be released.
+    """
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
         self.leads = rank() == 0
-        self.waiting = (
-            True  # whether the others listen: what ends in the middle of a common task cannot tell them
-        )
+        self.waiting = True
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """On rank 0: `worker.method(*arguments)` on all processes at once; rank 0's result."""
+        """On rank 0: runs `worker.method(*arguments)` on all processes; returns rank 0's result."""
         self._send(method, arguments)
         self.waiting = False
         result = getattr(self.worker, method)(*arguments)
@@ -38,7 +39,7 @@ class Ranks:
         return result
 
     def meet(self, lead: Callable[[], T]) -> T:
-        """On all processes: rank 0 runs `lead` while the others follow its calls; each gets its result."""
+        """On all processes: rank 0 runs `lead` while the others follow its calls; all return its result."""
         if not self.leads:
             return self.follow()
         self.waiting = True
@@ -48,7 +49,7 @@ class Ranks:
         return result
 
     def follow(self) -> Any:
-        """On the others: does what rank 0 calls for, until its `meet` has a result. Raises Released when it ends."""
+        """On followers: runs what rank 0 calls until its `meet` has a result. Raises Released when rank 0 ends."""
         while True:
             method, arguments = self._receive()
             if method is None:
@@ -58,9 +59,9 @@ class Ranks:
             getattr(self.worker, method)(*arguments)
 
     def stop(self) -> None:
-        """On rank 0: lets the others go, wherever they follow."""
+        """On rank 0: releases the followers, if they are waiting."""
         if self.leads and self.waiting:
-            with suppress(RuntimeError):  # some may have died
+            with suppress(RuntimeError):  # a follower may have died
                 self._send(None, ())
 
     def _send(self, method: str | None, arguments: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
-"""TRL's GRPOTrainer with our batches, coefficients and surrogate in place of its own.
+"""TRL's GRPOTrainer with our batches, coefficients and surrogate instead of its own.
 
-What is overridden is named in tests/test_trl_contract.py, which says what an upgrade of TRL has changed.
+tests/engines/test_trl_contract.py lists what is overridden, and fails when a TRL upgrade changes it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rl.seeds import derived_seed
 
 log = logging.getLogger("tanka")
 
-# Nats between sampler and learner on policy, in float32: they compute one number in two ways. The embedded model's differ
-# by 5e-6, a deeper model's by more: beyond SAME_POLICY the run warns; OFF_POLICY cannot be rounding any more.
+# Largest on-policy difference in nats between sampler and learner, in float32. Rounding gives 5e-6 for the embedded
+# model, more for deeper ones. Above SAME_POLICY the run warns; above OFF_POLICY it cannot be rounding, and the run ends.
 SAME_POLICY, OFF_POLICY = 1e-5, 1e-3
 
 
 @dataclass
 class Share:
-    """What one process's micro-batches add up to in one update; see UpdateStats.
+    """Measurements of one update, accumulated over one process's micro-batches; see UpdateStats.
 
     rows: index in the batch -> (mean Bernoulli KL, admitted). signal: whether an admitted row has a coefficient.
     """
@@ -64,7 +64,7 @@ class Share:
 class PolicyTrainer(GRPOTrainer):
     """Trains one process's share of every batch; accelerate averages the gradients of all processes.
 
-    steps: the run's steps on rank 0, None elsewhere. A step of ours is `loss.updates_per_batch` of the trainer's.
+    steps: the run's steps on rank 0, None elsewhere. One of our steps is `loss.updates_per_batch` trainer steps.
     """
 
     args: GRPOConfig
@@ -89,7 +89,7 @@ class PolicyTrainer(GRPOTrainer):
             model=model,
             reward_funcs=[_rewarded_elsewhere],
             args=args,
-            train_dataset=Dataset.from_dict({"prompt": [""] * total_steps}),  # a row stands for a step
+            train_dataset=Dataset.from_dict({"prompt": [""] * total_steps}),  # one row per step
             processing_class=tokenizer,
         )
         self.remove_callback(PrinterCallback)
@@ -98,13 +98,13 @@ class PolicyTrainer(GRPOTrainer):
             generation._iter_named_params = lambda: merged_parameters(generation)
         plugin = self.accelerator.state.fsdp_plugin if self.accelerator.is_fsdp2 else None
         if plugin and plugin.mixed_precision_policy:
-            # It would round log-probabilities, and the sum of the gradients, to bfloat16.
+            # Otherwise log-probabilities and summed gradients would be rounded to bfloat16.
             plugin.mixed_precision_policy = replace(
                 plugin.mixed_precision_policy, output_dtype=None, reduce_dtype=torch.float32
             )
 
     def _send_telemetry(self) -> None:
-        """Nothing: no run reports to TRL's authors."""
+        """Disabled: runs send no telemetry to TRL's authors."""
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -121,14 +121,14 @@ class PolicyTrainer(GRPOTrainer):
 
     @property
     def step(self) -> int:
-        """The step of ours under way, counted from 1."""
+        """Our current step, counted from 1."""
         return self.state.global_step // self.num_iterations + 1
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Tensor]:
-        """This process's rows of the next batch, which rank 0 makes with the help of the others."""
+        """This process's rows of the next batch, which rank 0 prepares with the help of the others."""
         rows = self.ranks.meet(lambda: self._prepare(self.step))
         rank, size = self.accelerator.process_index, len(rows) // self.accelerator.num_processes
-        # Dropout, and the order of the rows, are a function of the step: nothing random needs to be stored to resume.
+        # Dropout and row order depend only on the step, so no random state needs to be stored.
         torch.manual_seed(derived_seed(self.blueprint.seed, f"update on {rank}", self.step))
         self.model.train()
         return _tensors(
@@ -140,7 +140,7 @@ class PolicyTrainer(GRPOTrainer):
         return self.steps.prepare(step)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
-        """The SUM surrogate of one micro-batch; times the processes, as their gradients are averaged."""
+        """The SUM surrogate of one micro-batch, times the number of processes, because gradients are averaged."""
         mask = inputs["completion_mask"]
         logprobs, _, _ = self._get_per_token_logps_and_entropies(
             model,
@@ -152,12 +152,12 @@ class PolicyTrainer(GRPOTrainer):
             logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask.bool()
         )
         self.share.add(surrogate, inputs)
-        if self.accelerator.sync_gradients:  # the batch's last one: DeepSpeed steps in its backward pass
+        if self.accelerator.sync_gradients:  # last micro-batch: DeepSpeed steps inside its backward pass
             self._join(gather_object([self.share]))
         return surrogate.loss * self.accelerator.num_processes
 
     def _join(self, shares: Sequence[Share]) -> None:
-        """What the processes say together about this update, before it is made."""
+        """Combines all processes' measurements of this update, before its optimiser step."""
         rows = {index: facts for share in shares for index, facts in share.rows.items()}
         log_ratio = torch.cat([values for share in shares for values in share.log_ratios])
         coefficients = torch.cat([values for share in shares for values in share.coefficients])
@@ -181,7 +181,7 @@ class PolicyTrainer(GRPOTrainer):
             self._compare(log_ratio.abs().max().item())
 
     def _compare(self, difference: float) -> None:
-        """Says how far learner and sampler are apart before the first update; raises UserError when it is too far."""
+        """Logs how far learner and sampler differ before the first update; raises UserError if too far."""
         lora = self.blueprint.model.lora
         rounded = (
             self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32 or (lora and lora.dropout)
@@ -197,15 +197,18 @@ class PolicyTrainer(GRPOTrainer):
             )
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Over all processes, before the optimiser steps; after it under DeepSpeed, which skips such a step by itself."""
+        """The gradient norm over all processes; clears `stepped` if it is not finite.
+
+        Called before the optimiser step, but after it under DeepSpeed, which skips such a step by itself.
+        """
         norm = super()._get_grad_norm(model, grad_norm)
         self.stepped &= math.isfinite(float(norm))
         return norm
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Sets the step's learning rate; takes the gradients away unless there is signal and every number is finite.
+        """Sets the step's learning rate; removes the gradients if there is no signal or something is not finite.
 
-        AdamW passes over what has no gradient; momentum and decay would move the weights even for a zero one.
+        AdamW skips parameters without a gradient; with a zero gradient, momentum and decay would still move them.
         """
         rate = self.blueprint.optimizer.rate(self.blueprint.learning_rate, self.step, self.total_steps)
         for group in optimizer.param_groups:
@@ -214,7 +217,7 @@ class PolicyTrainer(GRPOTrainer):
                 parameter.grad = None
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """After each update; our loggers get ours, once a batch."""
+        """Called after each update; concludes our step after the last update of a batch."""
         if "loss" in logs and self.state.global_step % self.num_iterations == 0:
             self.ranks.meet(lambda: self._conclude(logs["grad_norm"]))
 
@@ -223,7 +226,7 @@ class PolicyTrainer(GRPOTrainer):
         self.steps.conclude(replace(self.stats, grad_norm=grad_norm, stepped=self.stepped))
 
     def synced_vllm(self) -> Any:
-        """TRL's vLLM, with the current weights."""
+        """TRL's vLLM with the current weights."""
         if self.state.global_step != self._last_loaded_step:
             self.vllm_generation.sync_weights()
             self._last_loaded_step = self.state.global_step
@@ -231,7 +234,7 @@ class PolicyTrainer(GRPOTrainer):
 
     @contextmanager
     def whole_model(self) -> Iterator[Any]:
-        """The policy with all its weights on this process, whatever shards them, in evaluation mode: no dropout."""
+        """The policy with all its weights gathered on this process, in evaluation mode (no dropout)."""
         kwargs: Any = self.args.gradient_checkpointing_kwargs
         with (
             unwrap_model_for_generation(
@@ -245,13 +248,13 @@ class PolicyTrainer(GRPOTrainer):
 
 
 def without_wrapper(model: Any) -> Any:
-    """The model inside PEFT's wrapper; under FSDP2 with the wrapper, whose forward pass gathers the shards."""
+    """The model without PEFT's wrapper; under FSDP2 with it, because its forward pass gathers the shards."""
     return model.get_base_model() if is_peft_model(model) and not isinstance(model, FSDPModule) else model
 
 
 @contextmanager
 def _unsharded(model: Any) -> Iterator[None]:
-    """Keeps FSDP2's shards together: processes that decode different numbers of tokens cannot gather at each."""
+    """Keeps FSDP2 weights gathered: processes that decode different numbers of tokens cannot gather per token."""
     modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
@@ -265,7 +268,7 @@ def _unsharded(model: Any) -> Iterator[None]:
 
 
 def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:
-    """The rows of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row` is [B] indices."""
+    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`: [B] indices."""
     chosen = [rows[index] for index in share]
 
     def padded(values: Callable[[TrainingRow], Sequence[float]], filler: int, side: str) -> Tensor:
@@ -283,5 +286,5 @@ def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any
 
 
 def _rewarded_elsewhere(**_: Any) -> list[float | None]:
-    """Stands where TRL asks for a reward function; ours are scored on rank 0, over the whole batch."""
+    """Placeholder for TRL's required reward function; rank 0 scores our rewards over the whole batch."""
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Sampling with vLLM through TRL: what a server needs, and its answers as completions."""
+"""Sampling with vLLM through TRL: the server's settings, and its responses as completions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.rollouts import Completion
 
-LOGPROBS_MODE = "processed_logprobs"  # after the temperature: those of the distribution that was sampled from
+LOGPROBS_MODE = "processed_logprobs"  # after the temperature: of the distribution sampled from
 
 
 def server_command(source: str, url: str) -> str:
-    """What starts a server that TRL can sample from and send weights to (TRL 1.16, `VLLMClient`)."""
+    """The command that starts a server TRL can sample from and send weights to (TRL 1.16, `VLLMClient`)."""
     port = urllib.parse.urlsplit(url).port or 8000
     return (
         f"VLLM_SERVER_DEV_MODE=1 vllm serve {source} --port {port} --logprobs-mode {LOGPROBS_MODE}"
@@ -27,7 +27,7 @@ def server_command(source: str, url: str) -> str:
 
 
 def require_server(url: str, source: str) -> None:
-    """Raises UserError unless a vLLM server answers at `url` and gives the log-probabilities that it sampled with."""
+    """Raises UserError unless a vLLM server at `url` returns the log-probabilities it sampled with."""
     command = server_command(source, url)
     try:
         with urllib.request.urlopen(
@@ -37,19 +37,19 @@ def require_server(url: str, source: str) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = "VLLM_SERVER_DEV_MODE=1 is not set" if getattr(error, "code", 0) == 404 else str(error)
         raise UserError(
-            f"engine.vllm_url={url}: no vLLM server that takes weights ({reason}); start it with: {command}"
+            f"engine.vllm_url={url}: no vLLM server that accepts weights ({reason}); start it with: {command}"
         ) from None
     if mode != LOGPROBS_MODE:
         raise UserError(
-            f"engine.vllm_url={url}: the server gives {mode}, not the log-probabilities that it sampled with; start it"
+            f"engine.vllm_url={url}: the server returns {mode}, not the log-probabilities it sampled with; start it"
             f" with: {command}"
         )
 
 
 def merged_parameters(generation: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of a LoRA's model for vLLM, as `VLLMGeneration._iter_named_params` gives them (TRL 1.16).
+    """Merged weights of a LoRA model for vLLM, by name; replaces `VLLMGeneration._iter_named_params` (TRL 1.16).
 
-    That one merges the adapter into the base weights and takes it out again, which leaves rounding behind at each sync.
+    TRL's version merges the adapter into the base weights and unmerges it, which adds rounding error at each sync.
     """
     model = generation.model
     with generation._dist.gather_params(list(model.parameters())):
@@ -69,16 +69,18 @@ def complete(
 ) -> list[list[Completion]]:
     """[P][n] completions of P prompts by a `trl.generation.VLLMGeneration`, on all processes at once.
 
-    Raises UserError when a token comes without a log-probability: nothing can be trained on it.
+    Raises UserError for a token without a log-probability, because it cannot be trained on.
     """
     generation.temperature = params.temperature
     generation.max_completion_length = params.max_tokens
-    # No seed: vLLM would give each of a prompt's completions the same one.
+    # No seed: vLLM would use the same seed for all completions of a prompt.
     generation.generation_kwargs = {"stop_token_ids": sorted(params.stop_ids), "ignore_eos": True}
     repeated = [list(prompt) for prompt in prompts for _ in range(n)]
     _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
     if logprobs is None:
-        raise UserError("engine.vllm: vLLM gave no log-probabilities; expected one a token")
+        raise UserError(
+            "engine.vllm: vLLM returned no log-probabilities; expected one per token; type engine.vllm=off"
+        )
     completions = [
         _completion(list(tokens), [token[0] for token in values], params)
         for tokens, values in zip(sampled, logprobs, strict=True)
@@ -90,7 +92,7 @@ def _completion(tokens: list[int], logprobs: list[float | None], params: Samplin
     values = [math.nan if value is None else value for value in logprobs]  # TRL writes NaN as None
     if len(values) != len(tokens) or (params.temperature > 0 and not all(map(math.isfinite, values))):
         raise UserError(
-            "engine.vllm: vLLM gave a token without a finite log-probability; nothing can be trained on it; try"
+            "engine.vllm: vLLM returned a token without a finite log-probability, which cannot be trained on; try"
             " engine.vllm=off, or a smaller learning_rate"
         )
     return Completion(tokens, values, "stop" if tokens[-1] in params.stop_ids else "length")
