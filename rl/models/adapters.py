@@ -119,6 +119,23 @@ def require_base(folder: Path, facts: Mapping[str, str], instead: str) -> None:
             )
 
 
+def base_of(adapter: Path) -> str:
+    """The folder or Hub id of the base that an adapter names. Raises UserError when it names none."""
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+        base = config.get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"adapter={adapter}: adapter_config.json cannot be read ({first_line(error)}); give a finished run, its final/,"
+            " one of its checkpoints/step-..., or a complete PEFT adapter"
+        ) from None
+    if not base:
+        raise UserError(
+            f"adapter={adapter}: its adapter_config.json names no base model; type base=FOLDER or base=ORG/NAME"
+        )
+    return str(base)
+
+
 def adapts_tied_weights(model: PreTrainedModel) -> bool:
     """Whether an adapter sits on a head that is tied to the embedding: merged into one, it would change both."""
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
@@ -148,10 +165,7 @@ def load_adapter(
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    source = (
-        base
-        or json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    )
+    source = base or base_of(folder)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
@@ -169,11 +183,22 @@ def load_adapter(
         )
     if pointer := lfs_pointer(folder):
         raise UserError(f"adapter={folder}: {pointer_advice(pointer)}")
-    stored_tensors = peft.load_peft_weights(str(folder), device="cpu")
-    with quiet_peft():
-        adapted = peft.PeftModel.from_pretrained(model, str(folder)).eval()
+    try:
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        tensors = peft.load_peft_weights(str(folder), device="cpu")
+        # Without the module names PEFT would take its own default for the model and drop the other tensors.
+        config.target_modules = config.target_modules or adapted_modules(tensors)
+        with quiet_peft():
+            adapted = peft.PeftModel.from_pretrained(model, str(folder), config=config).eval()
+    except (
+        Exception
+    ) as error:  # a missing or damaged file, or another shape, makes peft and safetensors raise many kinds
+        raise UserError(
+            f"adapter={folder}: cannot be loaded onto base={source} ({first_line(error)}); expected adapter_config.json and"
+            " adapter_model.safetensors of an adapter of this base"
+        ) from None
     wanted = peft.get_peft_model_state_dict(adapted).keys()
-    if odd := sorted(wanted ^ stored_tensors.keys()):
+    if odd := sorted(wanted ^ tensors.keys()):
         raise UserError(
             f"adapter={folder}: {len(odd)} of its tensors do not fit this base (first: {odd[0]}); expected {len(wanted)} tensors"
             f" such as {min(wanted)}"
@@ -184,6 +209,11 @@ def load_adapter(
             " both; use it as an adapter, or untie the base first"
         )
     return adapted
+
+
+def adapted_modules(tensors: Mapping[str, Any]) -> list[str]:
+    """The names of the modules that an adapter's tensors belong to, e.g. q_proj."""
+    return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in tensors})
 
 
 def merge(adapted: PeftModel, tokenizer: Any, dtype: torch.dtype) -> tuple[PreTrainedModel, MergeReport]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.errors import UserError, first_line
-from rl.models.adapters import BASE
+from rl.models.adapters import BASE, base_of
 from rl.models.card import run_of, write_card
 from rl.storage import checkpoint
 
@@ -55,24 +55,12 @@ def _kept(weights: Path, base: str | None) -> Iterator[tuple[str, Path]]:
     """The folders that no export may touch, each with its name for the user."""
     yield "the adapter's own folder" if is_adapter(weights) else "the model's own folder", weights.resolve()
     if base is None and is_adapter(weights):
-        base = _base_of(weights)
+        base = base_of(weights)
     if base is not None and Path(base).expanduser().is_dir():
         yield "the base", Path(base).expanduser().resolve()
     if run := run_of(weights):
         for folder in (run / "final", *checkpoint.steps(run / "checkpoints")):
             yield "the run's weights", folder.resolve()
-
-
-def _base_of(adapter: Path) -> str | None:
-    try:
-        return json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))[
-            "base_model_name_or_path"
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"adapter={adapter}: adapter_config.json cannot be read ({first_line(error)}); expected a whole adapter;"
-            " give a finished run, its final/, or one of its checkpoints/step-..."
-        ) from None
 
 
 def _is_export(folder: Path) -> bool:
@@ -107,14 +95,14 @@ def export(weights: Path, base: str | None, out: Path, dtype: Dtype, device: str
 
 def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, device: str) -> dict[str, Any]:
     import torch
-    from transformers import AutoTokenizer
 
     from rl.models.adapters import load_adapter, merge
     from rl.models.device import resolve_device
     from rl.saving import RENDERER
 
+    base = base or base_of(weights)
+    tokenizer = _tokenizer(weights, base)
     adapted = load_adapter(weights, base, torch.device(resolve_device(device)))
-    tokenizer = AutoTokenizer.from_pretrained(weights)
     wanted = stored_dtype(adapted.get_base_model()) if dtype == "auto" else getattr(torch, dtype)
     merged, measured = merge(adapted, tokenizer, wanted)
     merged.save_pretrained(folder)
@@ -124,6 +112,28 @@ def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, d
     report = dataclasses.asdict(measured)
     _write_report(folder, report)
     return report
+
+
+def _tokenizer(adapter: Path, base: str) -> Any:
+    """The adapter's own tokenizer, else the base's: many adapters come without one. Raises UserError if neither has any."""
+    from transformers import AutoTokenizer
+
+    from rl.models.loading import has_tokenizer
+
+    own = has_tokenizer(adapter)
+    folder = Path(base).expanduser()
+    if not own and folder.is_dir() and not has_tokenizer(folder):
+        raise UserError(
+            f"base={base}: neither this folder nor the adapter's has tokenizer files (tokenizer.json, or its vocabulary);"
+            " type base=ORG/NAME, or copy them: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(adapter if own else base)
+    except Exception as error:  # a damaged file makes transformers raise many kinds
+        raise UserError(
+            f"{f'adapter={adapter}' if own else f'base={base}'}: its tokenizer cannot be loaded ({first_line(error)}); give"
+            " the adapter's base, base=FOLDER or base=ORG/NAME"
+        ) from None
 
 
 def _write_report(folder: Path, report: dict[str, Any]) -> None:

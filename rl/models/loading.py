@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import renderers
@@ -121,6 +122,10 @@ def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed
     return adapter.get_base_model(), adapter
 
 
+def has_tokenizer(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in VOCABULARIES)
+
+
 def load_tokenizer(spec: ModelConfig) -> Any:
     """The model's own tokenizer; raises UserError as `read_model` does, and for a folder without one.
 
@@ -128,7 +133,7 @@ def load_tokenizer(spec: ModelConfig) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if spec.path is not None and not any(any(spec.local_path.glob(name)) for name in VOCABULARIES):
+    if spec.path is not None and not has_tokenizer(spec.local_path):
         raise UserError(
             f"model.path={spec.path}: its tokenizer files are missing (tokenizer.json, or the vocabulary that it is made"
             " of); copy them from the base model: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
