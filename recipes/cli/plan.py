@@ -22,7 +22,8 @@ from recipes.cli.compose import CONF, Composed
 from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, load_for_plan, peek
+from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
+from rl.preflight.ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
@@ -37,7 +38,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     for part in (
         blueprint_tree(composed),
         prompt_view(blueprint, peeked, renderer),
-        cost_table(blueprint, *train_problems(blueprint, peeked, renderer and renderer[1])),
+        cost_table(blueprint, *count_problems(blueprint, peeked, renderer and renderer[1])),
     ):
         console.print(part)
     overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
@@ -121,39 +122,44 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
     return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
 
 
-def train_problems(blueprint: Blueprint, peeked: Peek, renderer: Renderer | None) -> tuple[int | None, str]:
-    """How many train problems there will be, and "at most " where some rows may still be left out; None: unknown."""
+def count_problems(
+    blueprint: Blueprint, peeked: Peek, renderer: Renderer | None
+) -> tuple[int | None, str, int | None]:
+    """Train problems, "at most " where some rows may still be left out, and test problems at most; None: unknown."""
     data = blueprint.data
     if data.generator and not data.max_prompt_tokens:
-        return peeked.rows, ""
+        return peeked.rows, "", count_test_rows(data)
     problems = load_for_plan(data, blueprint.seed)
     if problems is None:
-        return peeked.rows, "at most "
+        return peeked.rows, "at most ", count_test_rows(data)
     if renderer is None:
-        return len(problems.train), "at most " if data.max_prompt_tokens else ""
+        return len(problems.train), "at most " if data.max_prompt_tokens else "", len(problems.test)
     problems.keep_short_prompts(renderer)
-    return len(problems.train), ""
+    return len(problems.train), "", len(problems.test)
 
 
-def cost_table(blueprint: Blueprint, train: int | None, at_most: str) -> Table:
-    """Optimiser steps and the most completion tokens that the run can sample, for `train` problems."""
+def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
+    """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or train is not None
     problems = min(blueprint.batch_size, train or blueprint.batch_size)  # a smaller set is one smaller batch
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
-    widest = blueprint.budget.first(blueprint.max_tokens)
+    ceiling = token_ceiling(blueprint, steps, problems, test)
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
         "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
-        "token ceiling": (
-            f"{steps:,} steps x {rollouts:,} rollouts x {widest:,} tokens"
-            f" = {steps * rollouts * widest:,} completion tokens"
+        **(
+            {"token ceiling": f"{ceiling.tokens:,} completion tokens", **ceiling.lines()}
             if known
-            else f"{rollouts * widest:,} completion tokens a step"
+            else {
+                "token ceiling": f"{rollouts * ceiling.training.max_tokens:,} completion tokens a step,"
+                f" {ceiling.evaluations.rollouts * blueprint.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
+                f" {ceiling.preflight.tokens:,} in the preflight"
+            }
         ),
     }
     for name, value in lines.items():

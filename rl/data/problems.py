@@ -196,6 +196,16 @@ def load_for_plan(config: DataConfig, seed: int) -> ProblemSet | None:
     return load(config, seed) if config.planned_rows(len(rows)) <= COUNTED_ROWS else None
 
 
+def count_test_rows(config: DataConfig) -> int | None:
+    """The rows of the test split, for a plan; None when the Hub would have to be asked."""
+    if config.generator:
+        return config.test_size or 0
+    if config.id and not config.path:
+        return None
+    rows = _open_test(config)
+    return 0 if rows is None else len(rows)
+
+
 def _open_test(config: DataConfig) -> Rows | None:
     if config.test_path:
         return open_local(

@@ -22,6 +22,7 @@ from rl.evaluation.measures import Estimates, Sampled, measure
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
 from rl.places import PROJECT
+from rl.preflight.ceiling import check_size
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
 from rl.rollouts import Problem
 from rl.seeds import derived_seed, seed_everything
@@ -32,10 +33,6 @@ log = logging.getLogger("tanka")
 MEASURED = ("truncated", "format", "accuracy", "reward", "tokens")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MOST_CUT = 0.5  # of the completions: a budget that cuts more is warned of
-
-# The check that a run makes by itself: about the rollouts of one small step, at up to twice its budget.
-CHECK_ROLLOUTS = 128
-CHECK_COMPLETIONS = 8
 
 
 @dataclass(frozen=True)
@@ -107,8 +104,7 @@ def before_training(run: Run) -> None:
     blueprint = run.blueprint
     if blueprint.preflight == "off":
         return
-    completions = min(blueprint.group_size, CHECK_COMPLETIONS)
-    count = min(blueprint.batch_size, CHECK_ROLLOUTS // completions)
+    count, completions = check_size(blueprint)
     prompted = prompts_of(blueprint, run.problems, run.renderer, count)
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)

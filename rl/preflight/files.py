@@ -91,9 +91,10 @@ def _estimates(cost: RunCost, memory: Memory | None) -> Table:
     lines = {
         "optimiser steps": f"{cost.steps:,} of {cost.rollouts:,} rollouts",
         "tokens a step": f"{cost.completion_tokens:,} sampled, {cost.prompt_tokens:,} of prompts, as long as answers stay as they are",
-        "token ceiling": f"{cost.token_ceiling:,} completion tokens",
+        "token ceiling": f"{cost.ceiling.tokens:,} completion tokens",
+        **cost.ceiling.lines(),
         "time a step": f"{duration(cost.sample_seconds)} to sample (measured rate), {duration(cost.update_seconds)} to update (from a forward pass)",
-        "time": f"{duration(cost.seconds)}, without evaluations and checkpoints",
+        "time": f"{duration(cost.seconds)}, without loading and checkpoints",
     }
     if memory:
         parts = ", ".join(

@@ -62,7 +62,7 @@ def test_merged_weights_are_adapter_plus_base_in_a_fresh_process(
     if architecture == "qwen3" and tied:
         code = (
             "import torch, sys\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-            f"sys.path.insert(0, {str(ROOT)!r})\nfrom rl.adapters import probe_logits\n"
+            f"sys.path.insert(0, {str(ROOT)!r})\nfrom rl.models.adapters import probe_logits\n"
             "model = AutoModelForCausalLM.from_pretrained('merged')\n"
             "got = probe_logits(model, AutoTokenizer.from_pretrained('merged'))\n"
             "assert 'peft' not in sys.modules\n"
