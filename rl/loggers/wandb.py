@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -57,7 +58,10 @@ class WandB(Logger):
         if mode == "online":
             log.info("W&B: %s", self.run.url)
         elif mode == "offline":
-            log.info("W&B is offline (%s); upload later with: wandb sync %s", why, Path(self.run.dir).parent)
+            parts = sorted({Path(self.run.dir).parent, *run.run_dir.glob("wandb/offline-run-*")})
+            log.info(
+                "W&B is offline (%s); upload later with: wandb sync %s", why, shlex.join(map(str, parts))
+            )
 
     def _init(self, run: RunInfo, mode: str) -> Any:
         import wandb
