@@ -1,4 +1,4 @@
-"""What a Tinker service keeps of a run: `python -m recipes.checkpoints run=runs/rl_basic/... action=list`."""
+"""Checkpoints on a Tinker service: `python -m recipes.checkpoints run=runs/rl_basic/... action=list`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main(composed: Composed) -> None:
     run = Path(str(config.run)).expanduser().absolute()
     found = {checkpoint.step_of(path): path for path in checkpoint.steps(run / "checkpoints")}
     if not found:
-        raise UserError(f"run={run}: holds no checkpoint; expected a run of engine=tinker")
+        raise UserError(f"run={run}: has no checkpoint; expected a run of engine=tinker")
     if config.step is not None and config.step not in found:
         raise UserError(f"step={config.step}: no such checkpoint; there are {', '.join(map(str, found))}")
 
@@ -117,17 +117,17 @@ def download(service: Service, path: str, out: Path, base: str | None) -> None:
 
 
 def delete(service: Service, path: str) -> None:
-    """Deletes a path there and says so."""
+    """Deletes a path on the service and prints the outcome."""
     print(f"deleted: {path}" if service.delete(path) else f"already gone: {path}")
 
 
 def run_id(state: dict[str, str]) -> str:
-    """The training run on the service that a checkpoint belongs to; a run that was resumed has several."""
+    """The id of the checkpoint's training run on the service; a resumed run has several."""
     return state["state"].removeprefix("tinker://").split("/")[0]
 
 
 def table_of(states: dict[int, dict[str, str]], kept: set[str]) -> Table:
-    """One line for each path of each checkpoint, and for what the service keeps beside them: it costs storage too."""
+    """One row per path of each checkpoint, then the other paths that the service keeps, since they cost storage too."""
     table = Table("step", "what", "path", "on the service")
     known = {state[what]: (step, what) for step, state in states.items() for what in ("state", "adapter")}
     for path, (step, what) in known.items():

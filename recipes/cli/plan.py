@@ -1,4 +1,4 @@
-"""`plan=true`: what a run would do, where each choice comes from, what it may cost in tokens. Loads no weights."""
+"""`plan=true`: what a run would do, the origin of each choice, the token ceiling. Loads no weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rl.preflight.ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, the last word first
+GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -47,7 +47,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
 
 
 def blueprint_tree(composed: Composed) -> Tree:
-    """The composed blueprint, each node with the file it is from and each override with its origin."""
+    """The composed blueprint as a tree; each changed value with its origin."""
     tree = Tree(f"[bold]{escape(composed.tree['name'])}[/bold]")
     raw = OmegaConf.to_container(composed.raw, resolve=False)
     _grow(tree, composed.tree, cast(dict[str, Any], raw), "", Origins(composed))
@@ -63,7 +63,7 @@ class Origins:
         self.primary = OmegaConf.to_container(OmegaConf.load(CONF / "rl_basic.yaml"), resolve=False)
 
     def of(self, key: str, raw: Any) -> str:
-        """A short text for the tree; "" for a default that nothing has touched."""
+        """A short text for the tree; "" for an unchanged default."""
         if key in self.typed and key not in self.choices:
             return "command line"
         if key in self.choices:
@@ -92,23 +92,23 @@ def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str
 
 
 def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Renderer]:
-    """The tokenizer of a model on this machine, and the renderer bound to it."""
+    """The tokenizer of a local model, and the renderer bound to it."""
     from rl.models.loading import open_renderer
 
     if composed.job_dir is None:  # the process ends with this plan
         gc.disable()
-        # transformers then offers its tokenizers and leaves torch alone, which takes a second to import.
+        # Makes transformers load its tokenizers without torch, which takes a second to import.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that torch is missing
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn that torch is missing
     return open_renderer(blueprint.model, blueprint.renderer)
 
 
 def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
-    """The first problem as the model will see it; as messages when its tokenizer is not on this machine."""
-    stand_in = Problem(
+    """The first problem as the model will see it; as plain messages when its tokenizer is not on this machine."""
+    example = Problem(
         "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
     )
-    messages = blueprint.data.messages(peeked.problem or stand_in)
+    messages = blueprint.data.messages(peeked.problem or example)
     notes = [peeked.note] if peeked.note else []
     if renderer is None:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
@@ -142,7 +142,9 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or train is not None
-    problems = min(blueprint.batch_size, train or blueprint.batch_size)  # a smaller set is one smaller batch
+    problems = min(
+        blueprint.batch_size, train or blueprint.batch_size
+    )  # a smaller set makes one smaller batch
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
     ceiling = token_ceiling(blueprint, steps, problems, test)

@@ -1,6 +1,6 @@
-"""What a run would take in steps, tokens, time and money: estimates from a sample of its first policy.
+"""A run's steps, tokens, time and price, estimated from a sample of the untrained policy.
 
-They hold while completions stay as long as they are before training.
+The estimates assume that completions keep their length during training.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _length(completion: Completion, max_tokens: int) -> int:
 
 
 def forward_seconds_per_token(learner: Learner, rollouts: Sequence[Rollout]) -> float:
-    """Seconds of a forward pass of the learner for each completion token, timed on some rollouts."""
+    """Seconds per completion token of a learner's forward pass, timed on `rollouts`."""
     rows = [
         TrainingRow(
             r.prompt_tokens, r.completion.tokens, r.completion.logprobs, [0.0] * len(r.completion.tokens)

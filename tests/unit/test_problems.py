@@ -195,7 +195,7 @@ def test_a_leak_is_an_error_unless_allowed(tmp_path: Path) -> None:
 
     text = message(lambda: load(config(train, test_path=test), seed=0))
     assert "1 of 10 train rows" in text
-    assert "train-4 is test-0" in text
+    assert "train-4 equals test-0" in text
     assert "data.allow_leak=true" in text
 
     allowed = load(config(train, test_path=test, allow_leak=True), seed=0)
@@ -215,7 +215,7 @@ def test_a_leak_across_languages(tmp_path: Path) -> None:
     by_text = write(tmp_path / "english.jsonl", rows(2, start=7))
     source = write(tmp_path / "source.jsonl", rows(8))
 
-    assert "train-6 is test-0" in message(
+    assert "train-6 equals test-0" in message(
         lambda: load(config(train, test_path=by_number, source=SourceConfig(id="row")), 0)
     )
     assert "train-7 is test-0" in message(
@@ -507,7 +507,7 @@ def test_the_hub_is_not_asked_for_a_plan() -> None:
 
 def test_without_network_the_way_out_is_named() -> None:
     code = (
-        "from rl.problems import DataConfig, load\n"
+        "from rl.data.problems import DataConfig, load\n"
         "from rl.errors import UserError\n"
         "try: load(DataConfig(name='gsm8k', id='openai/gsm8k', config='main'), 0)\n"
         "except UserError as error: print(error)"
@@ -522,7 +522,7 @@ def test_a_jsonl_file_is_checked_before_anything_heavy_is_imported(tmp_path: Pat
     path = write(tmp_path / "x.jsonl", rows(3))
     code = (
         "import sys\n"
-        "from rl.problems import DataConfig, load, peek\n"
+        "from rl.data.problems import DataConfig, load, peek\n"
         f"config = DataConfig(name='own', path={path!r})\n"
         "peek(config); assert len(load(config, 0).train) == 3\n"
         "print(sorted({'torch', 'transformers', 'datasets', 'numpy', 'hydra'} & set(sys.modules)))"
@@ -555,7 +555,7 @@ def test_a_million_rows_start_in_seconds_with_flat_memory(tmp_path: Path) -> Non
             )
     code = (
         "import resource, time\n"
-        "from rl.problems import DataConfig, load\n"
+        "from rl.data.problems import DataConfig, load\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
         "before, start = peak(), time.process_time()\n"
         f"found = load(DataConfig(name='own', path={str(path)!r}), 0)\n"
