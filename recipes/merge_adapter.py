@@ -39,7 +39,7 @@ class MergeConfig:
 
 @recipe("merge_adapter", MergeConfig)
 def main(composed: Composed) -> None:
-    """Writes a folder that transformers loads alone, says what merging did, and pushes it when asked."""
+    """Writes a complete model, prints what merging did, and pushes it with push=true."""
     config: MergeConfig = build(MergeConfig, composed.tree)
     weights = find_weights(config.adapter, "adapter")
     out = (
@@ -59,7 +59,7 @@ def main(composed: Composed) -> None:
             f" {report['logit_difference']:.1e} in float32, {report['stored_logit_difference']:.1e} as stored"
         )
     elif not is_adapter(weights):
-        print(f"{weights} is a full model: nothing to merge, copied")
+        print(f"{weights} is a full model: copied without merging")
     print(f"weights: {out}")
     if config.dry_run:
         show_push(config, out)
@@ -68,14 +68,16 @@ def main(composed: Composed) -> None:
 
 
 def show_push(config: MergeConfig, out: Path) -> None:
-    """Prints what push=true would upload, and where to."""
+    """Prints what push=true would upload, and where."""
     visibility = "private" if config.private else "public"
     print(f"push=true would upload to {config.repo_id or '(repo_id=null)'}, {visibility}:")
     for name, size in files_of(out).items():
         print(f"  {size:>14,} bytes  {name}")
     card = out / "README.md"
     print(
-        card.read_text(encoding="utf-8") if card.is_file() else "no model card: the weights lie outside a run"
+        card.read_text(encoding="utf-8")
+        if card.is_file()
+        else "no model card: the weights are not in a run directory"
     )
 
 

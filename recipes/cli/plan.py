@@ -1,4 +1,4 @@
-"""`plan=true`: shows what a run would do, where each value comes from, and the token ceiling. Loads no weights."""
+"""`plan=true`: what a run would do, the origin of each choice, the token ceiling. Loads no weights."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from recipes.cli.compose import CONF, Composed
 from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, load_for_plan, peek
+from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
+from rl.preflight.ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = (
-    "debug",
-    "sweep",
-    "experiment",
-    "loss",
-)  # groups that may set root keys; the first one listed wins
+GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -42,7 +38,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     for part in (
         blueprint_tree(composed),
         prompt_view(blueprint, peeked, renderer),
-        cost_table(blueprint, *train_problems(blueprint, peeked, renderer and renderer[1])),
+        cost_table(blueprint, *count_problems(blueprint, peeked, renderer and renderer[1])),
     ):
         console.print(part)
     overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
@@ -51,7 +47,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
 
 
 def blueprint_tree(composed: Composed) -> Tree:
-    """The composed blueprint as a tree, with the origin of each group and override."""
+    """The composed blueprint as a tree; each changed value with its origin."""
     tree = Tree(f"[bold]{escape(composed.tree['name'])}[/bold]")
     raw = OmegaConf.to_container(composed.raw, resolve=False)
     _grow(tree, composed.tree, cast(dict[str, Any], raw), "", Origins(composed))
@@ -96,23 +92,23 @@ def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str
 
 
 def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Renderer]:
-    """The tokenizer of a model on this machine, and the renderer bound to it."""
+    """The tokenizer of a local model, and the renderer bound to it."""
     from rl.models.loading import open_renderer
 
     if composed.job_dir is None:  # the process ends after this plan, so it may hide torch
         gc.disable()
-        # Importing torch takes a second; without it transformers still offers its tokenizers.
+        # Makes transformers load its tokenizers without torch, which takes a second to import.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # silences the warning about missing torch
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn that torch is missing
     return open_renderer(blueprint.model, blueprint.renderer)
 
 
 def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
-    """The first problem as the model will see it; plain messages if the tokenizer is not on this machine."""
-    stand_in = Problem(
+    """The first problem as the model will see it; as plain messages when its tokenizer is not on this machine."""
+    example = Problem(
         "none", "(a question)", "", blueprint.data.language.replace("both", "en"), blueprint.data.name
     )
-    messages = blueprint.data.messages(peeked.problem or stand_in)
+    messages = blueprint.data.messages(peeked.problem or example)
     notes = [peeked.note] if peeked.note else []
     if renderer is None:
         text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
@@ -126,39 +122,46 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
     return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
 
 
-def train_problems(blueprint: Blueprint, peeked: Peek, renderer: Renderer | None) -> tuple[int | None, str]:
-    """The number of train problems (None: unknown), and "at most " if rows may still be left out."""
+def count_problems(
+    blueprint: Blueprint, peeked: Peek, renderer: Renderer | None
+) -> tuple[int | None, str, int | None]:
+    """Train problems, "at most " where some rows may still be left out, and test problems at most; None: unknown."""
     data = blueprint.data
     if data.generator and not data.max_prompt_tokens:
-        return peeked.rows, ""
+        return peeked.rows, "", count_test_rows(data)
     problems = load_for_plan(data, blueprint.seed)
     if problems is None:
-        return peeked.rows, "at most "
+        return peeked.rows, "at most ", count_test_rows(data)
     if renderer is None:
-        return len(problems.train), "at most " if data.max_prompt_tokens else ""
+        return len(problems.train), "at most " if data.max_prompt_tokens else "", len(problems.test)
     problems.keep_short_prompts(renderer)
-    return len(problems.train), ""
+    return len(problems.train), "", len(problems.test)
 
 
-def cost_table(blueprint: Blueprint, train: int | None, at_most: str) -> Table:
-    """Optimiser steps and the most completion tokens that the run can sample, for `train` problems."""
+def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
+    """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or train is not None
-    problems = min(blueprint.batch_size, train or blueprint.batch_size)  # a smaller set is one smaller batch
+    problems = min(
+        blueprint.batch_size, train or blueprint.batch_size
+    )  # a smaller set makes one smaller batch
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
-    widest = blueprint.budget.first(blueprint.max_tokens)
+    ceiling = token_ceiling(blueprint, steps, problems, test)
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
         "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
-        "token ceiling": (
-            f"{steps:,} steps x {rollouts:,} rollouts x {widest:,} tokens"
-            f" = {steps * rollouts * widest:,} completion tokens"
+        **(
+            {"token ceiling": f"{ceiling.tokens:,} completion tokens", **ceiling.lines()}
             if known
-            else f"{rollouts * widest:,} completion tokens a step"
+            else {
+                "token ceiling": f"{rollouts * ceiling.training.max_tokens:,} completion tokens a step,"
+                f" {ceiling.evaluations.rollouts * blueprint.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
+                f" {ceiling.preflight.tokens:,} in the preflight"
+            }
         ),
     }
     for name, value in lines.items():

@@ -1,4 +1,4 @@
-"""Which texts are no question, when two are the same, and the report of what was kept, what not, and why."""
+"""Refusal and duplicate checks, and the report of which rows were kept or rejected, and why."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _IGNORED = b" \t\n\r\"'?;"
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a text opens as a model's or a translator's refusal, in English or Japanese."""
+    """Whether a text begins like a refusal by a model or a translator, in English or Japanese."""
     return _REFUSAL.match(text.replace("’", "'")) is not None
 
 
 def normalized(text: str) -> bytes:
-    """The text for comparison: width, case, blanks and sentence punctuation do not count.
+    """The text for comparison, without differences of width, case, white space and sentence punctuation.
 
-    Operators do, and a point or comma before a digit: "1.5" is not "15".
+    Operators are kept, and so is a point or comma before a digit: "1.5" is not "15".
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(_WIDE)
@@ -42,7 +42,7 @@ def normalized(text: str) -> bytes:
 
 @dataclass
 class SplitReport:
-    """What became of a split's rows: read = kept + rejected; `noted` rows are kept."""
+    """Counts of a split's rows: read = kept + rejected; `noted` rows are among the kept ones."""
 
     read: int = 0
     kept: int = 0
@@ -73,7 +73,7 @@ class SplitReport:
 
 @dataclass
 class LoadReport:
-    """What was read, kept and rejected, by split; `leaks` maps train rows to the test rows that they are."""
+    """What was read, kept and rejected, by split; `leaks` maps each leaked train row to the test row it equals."""
 
     name: str
     splits: dict[str, SplitReport] = field(default_factory=dict)

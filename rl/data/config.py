@@ -1,4 +1,4 @@
-"""What a user may say about a data set (the `data` node); checked before anything is read."""
+"""The choices for a data set (the `data` node), checked before anything is read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class FewShot:
 
 @dataclass
 class SourceConfig:
-    """Where a translated row comes from, so that a missing gold can be repaired and a drifted one noticed.
+    """The original of a translated row: it repairs a missing gold answer and reveals one that the translation changed.
 
     question, answer: columns of the same row that hold the original text.
-    path: a file of original rows (columns named as the data set's own), aligned with the train rows; it goes before columns.
-    id: the column that numbers the original row, over train and test together; null: aligned row by row.
+    path: a file of original rows (columns named as the data set's own), aligned with the train rows; preferred to columns.
+    id: the column that numbers the original row, unique over train and test together; null: rows are aligned by position.
     """
 
     question: str | None = None
@@ -37,7 +37,7 @@ class SourceConfig:
 
 @dataclass
 class DataConfig:
-    """A data set: where its rows lie, which columns count, how a question becomes a prompt.
+    """A data set: where its rows are, which columns are read, how a question becomes a prompt.
 
     Rows come from `generator` (a function `(split, count, seed, language) -> list[Problem]`), else from
     `path` (JSONL, Parquet, a folder of `<split>.jsonl` or `<split>-*.parquet`, a saved `datasets` folder),
@@ -82,11 +82,9 @@ class DataConfig:
         for key in ("train_size", "rows", "limit", "max_prompt_tokens"):
             value = getattr(self, key)
             if value is not None and value < 1:
-                raise UserError(
-                    f"data.{key}={value}: expected a whole number from 1 up, or null for no limit"
-                )
+                raise UserError(f"data.{key}={value}: expected an integer of 1 or more, or null for no limit")
         if self.test_size is not None and self.test_size < 0:
-            raise UserError(f"data.test_size={self.test_size}: expected a whole number from 0 up")
+            raise UserError(f"data.test_size={self.test_size}: expected an integer of 0 or more")
         if self.generator and self.train_size is None:
             raise UserError(
                 f"data.generator={self.generator}: needs the number of problems, e.g. data.train_size=1000"

@@ -17,16 +17,19 @@ FIRST_SHARE = 0.1
 
 
 class EasiestFirst:
-    """P `problems` by difficulty, drawn from an easy part that grows over `total_steps`. Reads every problem once."""
+    """P `problems` sorted by difficulty; batches are drawn from an easy part that grows over `total_steps`.
+
+    Reads every problem once.
+    """
 
     def __init__(self, problems: Sequence[Problem], total_steps: int, name: str) -> None:
         steps = array("l", (problem.steps for problem in problems))
         if not any(steps):
             raise UserError(
-                f"curriculum=difficulty: {name} does not say how many steps its solutions have; type curriculum=none, or"
-                " take data whose answers are solutions (data.gold=marker)"
+                f"curriculum=difficulty: {name} has no solution steps to sort by; type curriculum=none, or use"
+                " data whose answers are worked solutions (data.gold=marker)"
             )
-        # A problem of unknown difficulty (0 steps) is taken for a hard one.
+        # A problem of unknown difficulty (0 steps) counts as hard.
         self.order = array("q", sorted(range(len(steps)), key=lambda i: steps[i] or math.inf))
         self.total_steps = total_steps
 

@@ -1,7 +1,7 @@
-"""Data sets: rows become problems, and what cannot be trusted is rejected and counted.
+"""Data sets: rows become problems; unusable rows are rejected and counted.
 
-`load` reads every row once to check it and keeps row numbers only; a problem is read again when it is asked for,
-so that memory hardly grows with the rows. Nothing here imports torch, and JSONL needs no `datasets` either.
+`load` checks every row once and keeps only row numbers; a problem is read again when it is needed, so memory hardly
+grows with the number of rows. Nothing here imports torch, and JSONL needs no `datasets` either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["DataConfig", "Peek", "ProblemSet", "Problems", "load", "peek"]
 
 
 class Problems(Sequence[Problem]):
-    """Problems that are read when they are asked for: `read(number)` for each of `numbers`."""
+    """Problems read on access: `read(number)` for each of `numbers`."""
 
     def __init__(self, read: Callable[[int], Problem], numbers: Sequence[int]) -> None:
         self.read = read
@@ -57,7 +57,7 @@ class Problems(Sequence[Problem]):
 
 @dataclass
 class ProblemSet:
-    """A loaded data set: train and test problems, how they are asked, and in which order they come."""
+    """A loaded data set: train and test problems, how they are asked, and their order."""
 
     config: DataConfig
     train: Problems
@@ -74,9 +74,9 @@ class ProblemSet:
         return _permutation(len(self.train), seed, epoch) if self.config.shuffle else range(len(self.train))
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Full batches in an epoch. What is left over is dropped; the next epoch's order leaves others over.
+        """Full batches in an epoch. The remainder is dropped; each epoch's order drops other problems.
 
-        A set smaller than one batch is one smaller batch, with a warning.
+        A set smaller than one batch becomes one smaller batch, with a warning.
         """
         size = len(self.train)
         if size < batch_size:
@@ -95,12 +95,12 @@ class ProblemSet:
         return [self.train[i] for i in chosen]
 
     def keep_short_prompts(self, renderer: Renderer) -> None:
-        """Takes out, and counts, the train problems beyond `data.max_prompt_tokens`; without it nothing."""
+        """Removes and counts the train problems whose prompt exceeds `data.max_prompt_tokens`; no limit: no change."""
         if limit := self.config.max_prompt_tokens:
             self.filter_by_prompt_length(lambda p: len(renderer.prompt(self.messages(p))), limit)
 
     def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
-        """Takes out the train problems whose prompt has more than `limit` tokens; the test split stays whole.
+        """Removes the train problems whose prompt has more than `limit` tokens; the test split is unchanged.
 
         Raises UserError when no train problem is left.
         """
@@ -123,7 +123,7 @@ class ProblemSet:
 class Peek(NamedTuple):
     """A data set before it is loaded: its first usable problem and number of train rows, where known.
 
-    note: what is still to come, e.g. a download; "" for nothing.
+    note: what is still missing, e.g. a download; "" for nothing.
     """
 
     problem: Problem | None
@@ -134,8 +134,8 @@ class Peek(NamedTuple):
 def load(config: DataConfig, seed: int) -> ProblemSet:
     """Reads and checks the data set; `seed` is for generated problems only.
 
-    Raises UserError for what is missing or broken, when no train row is usable, and when train rows are in the
-    test split too (by question, by original question, or by the original's number), unless `allow_leak`.
+    Raises UserError for a missing or broken file, when no train row is usable, and when train rows are also in the
+    test split (same question, original question or original number), unless `allow_leak`.
     """
     if config.generator:
         return _generated_set(config, seed)
@@ -164,9 +164,9 @@ def load(config: DataConfig, seed: int) -> ProblemSet:
 
 
 def peek(config: DataConfig) -> Peek:
-    """A quick look for a plan: reads local rows up to the first usable one, and never asks the Hub.
+    """A quick look for a plan: reads local rows up to the first usable one; never contacts the Hub.
 
-    Raises UserError as `load` does, as far as it reads.
+    Raises UserError like `load`, for the rows that it reads.
     """
     if config.generator:
         return Peek(
@@ -187,13 +187,23 @@ def peek(config: DataConfig) -> Peek:
 
 
 def load_for_plan(config: DataConfig, seed: int) -> ProblemSet | None:
-    """The set, loaded, for a plan to count; None when that would ask the Hub, or read more than COUNTED_ROWS rows."""
+    """The loaded set, for a plan to count; None when that needs the Hub or more than COUNTED_ROWS rows."""
     if config.generator:
         return load(config, seed) if config.planned_rows(config.train_size or 0) <= COUNTED_ROWS else None
     if config.id and not config.path:
         return None
     rows = open_rows(config, config.train_split)
     return load(config, seed) if config.planned_rows(len(rows)) <= COUNTED_ROWS else None
+
+
+def count_test_rows(config: DataConfig) -> int | None:
+    """The number of rows in the test split, for a plan; None when that needs the Hub."""
+    if config.generator:
+        return config.test_size or 0
+    if config.id and not config.path:
+        return None
+    rows = _open_test(config)
+    return 0 if rows is None else len(rows)
 
 
 def _open_test(config: DataConfig) -> Rows | None:
@@ -206,7 +216,7 @@ def _open_test(config: DataConfig) -> Rows | None:
 
 
 def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:
-    """Raises UserError when there is nothing to train on, or when the test split would measure memory."""
+    """Raises UserError when there is nothing to train on, or when train rows leaked into the test split."""
     train = report.splits["train"]
     if not train.read:
         raise UserError(
@@ -221,7 +231,7 @@ def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:
         leaked, twin = next(iter(report.leaks.items()))
         raise UserError(
             f"data={config.name}: {len(report.leaks):,} of {train.kept:,} train rows are in the test split too"
-            f" (first: {leaked} is {twin}); take them out, or type data.allow_leak=true"
+            f" (first: {leaked} equals {twin}); remove them, or type data.allow_leak=true"
         )
 
 

@@ -1,6 +1,6 @@
-"""Rows of a data set, read lazily: JSONL by line offsets, the rest through `datasets` (memory-mapped Arrow).
+"""Rows of a data set, read lazily: JSONL by line offsets, other formats through `datasets` (memory-mapped Arrow).
 
-JSONL needs the standard library only, so that a broken file is reported before anything heavy is imported.
+JSONL needs only the standard library, so a broken file is reported before anything heavy is imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPLIT_KEYS = "name yours with data.train_split= and data.test_split= (null: no 
 
 
 class Rows(Protocol):
-    """Rows by number, read when asked for; `label` is their file, folder or Hub id."""
+    """Rows by number, read on access; `label` is their file, folder or Hub id."""
 
     label: str
 
@@ -35,12 +35,12 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Row]: ...
 
     def place(self, number: int) -> str:
-        """Where in `label` a user finds the row, e.g. ``line 12``."""
+        """The row's place in `label`, for messages; e.g. ``line 12``."""
         ...
 
 
 class JsonLines:
-    """The rows of a JSONL file that agree with `where`; their offsets and line numbers stay in memory.
+    """The rows of a JSONL file that match `where`; only offsets and line numbers stay in memory.
 
     Blank lines and a byte order mark are skipped. Raises UserError with file and line for a line that is not
     UTF-8 or not one JSON object.
@@ -97,9 +97,9 @@ class JsonLines:
 
 
 class ArrowRows:
-    """The rows of a `datasets.Dataset` that agree with `where`, memory-mapped.
+    """The rows of a `datasets.Dataset` that match `where`, memory-mapped.
 
-    Only `columns` are decoded, where the data set has them all.
+    Only `columns` are decoded if the data set has all of them, else every column.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ArrowRows:
 
 
 class NestedRows:
-    """Rows in which a dotted column, such as ``prompt.0.content``, is what its cell holds at that place."""
+    """Rows with dotted columns: ``prompt.0.content`` is the value at that path inside the cell ``prompt``."""
 
     def __init__(self, rows: Rows, columns: Iterable[str]) -> None:
         self.label = rows.label
@@ -151,7 +151,7 @@ class NestedRows:
         return self._rows.place(number)
 
     def _reached(self, row: Row) -> Row:
-        """The row with its dotted columns; one that leads nowhere stays absent."""
+        """The row with its dotted columns added; a path that does not exist is left out."""
         reached = {}
         for column in self._columns:
             cell: Any = row
@@ -167,14 +167,14 @@ class NestedRows:
 def open_rows(config: DataConfig, split: str) -> Rows:
     """The rows of a split of the configured data set, from `config.path` or else from the Hub.
 
-    Raises UserError for a missing path, an unknown kind of file or split, or a Hub that cannot be reached.
+    Raises UserError for a missing path, an unknown file type or split, or an unreachable Hub.
     """
     if config.path:
         return open_local(config, config.path, split, "data.path", config.where or EVERY_ROW)
     if config.id:
         return _from_hub(config, config.id, split)
     raise UserError(
-        f"data={config.name}: nothing to read; type data.path=FILE.jsonl, or data.id=ORGANIZATION/NAME"
+        f"data={config.name}: names no data to read; type data.path=FILE.jsonl, or data.id=ORGANIZATION/NAME"
     )
 
 
@@ -183,7 +183,7 @@ def open_local(
 ) -> Rows:
     """The rows of a local file, or of a split in a local folder; `key` is the config key to name in an error.
 
-    Of the rows that have a column of `where`, only those with the given value are kept.
+    Rows that have a column of `where` with another value are left out.
     """
     file = Path(path).expanduser().absolute()
     if not file.exists():
@@ -199,7 +199,7 @@ def open_local(
         return _with_nested(JsonLines(files[0], where), columns)
     if files[0].suffix == ".parquet":
         return _with_nested(ArrowRows(_parquet_dataset(files), str(file), columns, where), columns)
-    raise UserError(f"{key}={path}: unknown kind of file; expected .jsonl, .parquet, or a folder")
+    raise UserError(f"{key}={path}: unknown file type; expected .jsonl, .parquet, or a folder")
 
 
 def _files_of_split(folder: Path, split: str, key: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The models that answer the same prompts with the same random numbers: a base, and what was trained from it."""
+"""A base and the model trained from it, sampled on the same prompts with the same random numbers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SIDES = ("base", "trained")
 
 @dataclass(frozen=True)
 class BaseAndTrained:
-    """`base`, and `trained` where there are trained weights. An adapter needs one model in memory, full weights two."""
+    """`base`, and `trained` if there are trained weights. With an adapter both share one model in memory."""
 
     renderer: Renderer
-    models: dict[str, Any]  # by side: the model, and what to enter around its use
+    models: dict[str, Any]  # by side: the model, and the context to enter around its use
     contexts: dict[str, Callable[[], Any]]
 
     def sample(
@@ -52,9 +52,9 @@ class BaseAndTrained:
 def load_base_and_trained(
     model: ModelConfig, renderer: Renderer, weights: Path | None, device: str
 ) -> BaseAndTrained:
-    """The base `model`, and what was trained from it: an adapter or full weights in the folder `weights`.
+    """The base `model`, and the weights trained from it: an adapter or a full model in the folder `weights`.
 
-    Raises UserError for another base, another chat format, or weights that cannot be read.
+    Raises UserError for a different base, a different chat format, or unreadable weights.
     """
     import torch
 
@@ -76,7 +76,7 @@ def load_base_and_trained(
             contexts={"base": adapted.disable_adapter, "trained": nullcontext},
         )
     on_gpu = where.type == "cuda"
-    # Nothing is trained here, so that a GPU needs no float32 master weights.
+    # Nothing is trained here, so a GPU needs no float32 master weights.
     spec = dataclasses.replace(model, dtype="bfloat16" if on_gpu and model.dtype == "auto" else model.dtype)
     specs = {"base": spec}
     if weights is not None:
@@ -84,17 +84,17 @@ def load_base_and_trained(
     models: dict[str, Any] = {side: read_model(each, "sdpa", on_gpu) for side, each in specs.items()}
     if weights is not None and (weights / BASE).is_file():
         facts = {"base": model.source, "fingerprint": base_fingerprint(models["base"])}
-        require_base(weights, facts, "give the model that it was trained from, model.path=FOLDER")
+        require_base(weights, facts, "give the base that it was trained from, model.path=FOLDER")
     models = {side: each.to(where).eval() for side, each in models.items()}
     return BaseAndTrained(renderer, models, dict.fromkeys(models, nullcontext))
 
 
 def read_config(weights: Path) -> dict[str, Any]:
-    """The config.yaml of the run that `weights` lie in. Raises UserError, naming the key run, when there is none."""
+    """config.yaml of the run that contains `weights`. Raises UserError, naming the key `run`, if there is none."""
     run = run_of(weights)
     if run is None:
         raise UserError(
-            f"run={weights}: lies in no run directory; expected one with config.yaml, such as runs/rl_basic/..."
+            f"run={weights}: not in a run directory; expected one with config.yaml, such as runs/rl_basic/..."
         )
     path = run / "config.yaml"
     try:
@@ -102,7 +102,5 @@ def read_config(weights: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({first_line(error)}); give another run, run=PATH") from None
     if not isinstance(tree, dict):
-        raise UserError(
-            f"{path}: holds no blueprint; expected the config that a run writes; give another run, run=PATH"
-        )
+        raise UserError(f"{path}: not the config.yaml of a run; give another run, run=PATH")
     return tree

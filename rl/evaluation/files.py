@@ -1,4 +1,4 @@
-"""What an evaluation leaves: tables on the terminal, evaluation.json, evaluation.md, and a picture in two themes."""
+"""The output of an evaluation: tables on the terminal, evaluation.json, evaluation.md, a picture in two themes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLOTTED = ("accuracy", "truncated", "tokens_per_correct")
 
 
 def tables(results: Results) -> list[Table]:
-    """The measures over all problems, of pass@k and maj@k the largest k; then the accuracy on each part."""
+    """All measures over all problems (pass@k and maj@k only at the largest k), then the accuracy on each part."""
     every = [each for each in results if each.part == ALL]
     largest = {name.partition("@")[0]: name for name in columns(every)}
     names = {name: heading for name, heading in columns(every).items() if name in largest.values()}
@@ -63,13 +63,13 @@ def _ends(result: Result) -> tuple[str, str]:
 
 
 def columns(results: Results) -> dict[str, str]:
-    """The measures to show, each with its heading; pass@1 and maj@1 are the accuracy."""
+    """The measures to show, with their headings; without pass@1 and maj@1, which equal the accuracy."""
     draws = [name for name in results[0].estimates if "@" in name and not name.endswith("@1")]
     return {"accuracy": "accuracy", **{name: name for name in draws}, **SHOWN}
 
 
 def cell(result: Result, name: str, layout: str) -> str:
-    """A value and its interval; with signs where it is a change, – where there is nothing to say."""
+    """A value and its interval, signed if it is a change; – if there is no value."""
     if name not in result.estimates or math.isnan(result.estimates[name].value):
         return "–"
     sign = "+" if result.policy == CHANGE else ""
@@ -80,7 +80,7 @@ def cell(result: Result, name: str, layout: str) -> str:
 
 
 def write_files(folder: Path, setting: Setting, results: Results, words: Words) -> dict[str, Path]:
-    """Writes the files into `folder`, in place of an earlier evaluation's, and returns them by what they are.
+    """Writes the files into `folder`, replacing an earlier evaluation's; returns their paths by kind.
 
     The same setting and results give the same bytes.
     """
@@ -96,7 +96,7 @@ def write_files(folder: Path, setting: Setting, results: Results, words: Words) 
 
 
 def _plain(result: Result) -> dict[str, Any]:
-    """A JSON object: every estimate as [value, low, high], with null for what is unknown or has no end."""
+    """A JSON object: every estimate as [value, low, high], with null for unknown or infinite numbers."""
     estimates = {
         name: [number if math.isfinite(number) else None for number in each]
         for name, each in result.estimates.items()
@@ -111,7 +111,7 @@ def _plain(result: Result) -> dict[str, Any]:
 
 
 def markdown(setting: Setting, results: Results) -> str:
-    """The evaluation as a page: its setting, the picture, all problems, then each part."""
+    """The evaluation as Markdown: setting, picture, all problems, then each part."""
     subject = (
         f"{setting['base']}, and trained: {setting['trained']}" if setting["trained"] else setting["base"]
     )
@@ -124,7 +124,7 @@ def markdown(setting: Setting, results: Results) -> str:
             f"{setting['data']}, {setting['split']} split: {setting['problems']} problems, {setting['completions']}"
             f" completions of each, temperature {setting['temperature']}, seed {setting['seed']}.",
             "",
-            "A value is followed by its 95 % interval over the problems. All budgets are read off the same completions.",
+            "A value is followed by its 95 % interval over the problems. All budgets are measured on the same completions.",
             "",
             '<picture><source media="(prefers-color-scheme: dark)" srcset="budgets-dark.png">'
             '<img alt="accuracy, truncation and tokens per correct answer against the budget" src="budgets-light.png">'
@@ -149,7 +149,7 @@ def _lines(results: Results) -> list[str]:
 
 
 def draw_budgets(results: Results, colors: Colors, words: Words) -> Figure:
-    """Accuracy, truncation and tokens per correct answer against the budget, one line a policy, over all problems."""
+    """Accuracy, truncation and tokens per correct answer against the budget, one line per policy, over all problems."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
@@ -167,7 +167,7 @@ def _panel(axes: Axes, results: Results, name: str, colors: Colors, words: Words
         points = {r.budget: r.estimates[name] for r in results if r.policy == policy}
         points = {budget: each for budget, each in points.items() if math.isfinite(each.value)}
         below = [each.value - each.low for each in points.values()]
-        # An interval without an end is drawn without its upper half.
+        # An interval without an upper end is drawn without its upper half.
         above = [each.high - each.value if math.isfinite(each.high) else 0.0 for each in points.values()]
         axes.errorbar(
             list(points),

@@ -1,6 +1,6 @@
-"""Scoring policies at token budgets: sample once at the widest, read every smaller budget off the same completions.
+"""Measuring policies at token budgets: sample once at the widest budget and cut the completions for smaller ones.
 
-A completion's first b tokens are what a budget of b would have given: each token depends on those before it only.
+This is exact: each token depends only on the tokens before it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from rl.rollouts import Completion, Problem, Rollout
 
 Estimates = dict[str, Estimate]
 
-ALL = "all"  # the part that holds every problem
-CHANGE = "change"  # instead of a policy: trained minus base
+ALL = "all"  # the part with every problem
+CHANGE = "change"  # in place of a policy's name: trained minus base
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Ungraded completions [P][n] of P problems, with the prompts that they continue."""
+    """Ungraded completions [P][n] of P problems, with their prompts."""
 
     problems: Sequence[Problem]
     prompts: Sequence[list[int]]
     completions: Sequence[Sequence[Completion]]
 
     def at(self, budget: int, renderer: Renderer) -> list[Rollout]:
-        """[P x n] ungraded rollouts as `max_tokens=budget` would have given them."""
+        """[P x n] ungraded rollouts, cut as `max_tokens=budget` would cut them."""
         cut = [[cut_at(completion, budget) for completion in group] for group in self.completions]
         return rollouts_from(self.problems, self.prompts, cut, renderer)
 
 
 def cut_at(completion: Completion, budget: int) -> Completion:
-    """The first `budget` tokens; a completion that is no longer than that stays as it is."""
+    """The first `budget` tokens; a completion that is not longer is unchanged."""
     if len(completion.tokens) <= budget:
         return completion
     entropies = completion.entropies
@@ -60,7 +60,7 @@ def cut_at(completion: Completion, budget: int) -> Completion:
 
 @dataclass(frozen=True)
 class Result:
-    """What a policy earned at one budget on one part of the problems; of CHANGE, what training changed there."""
+    """Estimates of a policy at one budget on one part of the problems; for CHANGE, the effect of training."""
 
     policy: str
     budget: int
@@ -76,7 +76,7 @@ def evaluate(
     renderer: Renderer,
     rewards: RewardSet,
 ) -> list[Result]:
-    """Every policy at every budget on every part; where `base` and `trained` are given, their paired difference too."""
+    """Every policy at every budget on every part, plus the paired difference if both `base` and `trained` are given."""
     results = []
     for budget in budgets:
         graded = {policy: each.at(budget, renderer) for policy, each in sampled.items()}
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def parts(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
-    """All rollouts, then those of each language, then those of each number of gold steps, where it is known."""
+    """All rollouts; those of each language; those of each known number of gold solution steps."""
     languages = sorted({r.problem.language for r in rollouts})
     steps = sorted({r.problem.steps for r in rollouts if r.problem.steps})
     return {
@@ -112,7 +112,7 @@ def parts(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
 
 
 MEANS: Mapping[str, Callable[[Rollout], float]] = {
-    "accuracy": lambda r: r.verdict.correct,  # absent where nothing was graded
+    "accuracy": lambda r: r.verdict.correct,  # absent if nothing was graded
     "reward": lambda r: r.reward,
     "format": lambda r: r.verdict.format,
     "truncated": lambda r: r.completion.stop_reason == "length",
@@ -123,9 +123,9 @@ AMOUNTS = ("reward", "tokens")  # the other means are shares
 
 
 def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
-    """What graded rollouts say about a policy at one budget; every k must be at most the completions of a problem.
+    """Estimates from graded rollouts of a policy at one budget.
 
-    With ks the rollouts must have their votes (RewardSet.vote).
+    ks: of pass@k and maj@k, each at most the completions of a problem; they need votes (RewardSet.vote).
 
     | name | definition |
     |---|---|
@@ -134,10 +134,10 @@ def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
     | `tokens` | mean completion tokens |
     | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
     | `pass@k`, `maj@k` | a correct answer among k; the most frequent of k answers is correct (see rl/evaluation/statistics.py) |
-    | `signal` | share of problems whose completions earn different rewards: only those teach a group-relative loss |
+    | `signal` | share of problems whose completions earn different rewards; group-relative losses learn only from these |
     | `tokens_per_correct` | completion tokens spent for each correct answer (NaN: none was correct) |
 
-    Where no reward asked whether answers are correct, `accuracy` and what follows from it are absent.
+    `accuracy` and the measures derived from it are absent if no reward grades answers.
     """
     values = problem_values(rollouts, ks)
     measured = {
@@ -149,7 +149,7 @@ def measure(rollouts: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
 
 
 def differences(before: Sequence[Rollout], after: Sequence[Rollout], ks: Sequence[int] = ()) -> Estimates:
-    """after - before in every mean over problems, paired: both hold the same problems in the same order."""
+    """after - before for every mean over problems, paired: both have the same problems in the same order."""
     early, late = problem_values(before, ks), problem_values(after, ks)
     changes = {name: [b - a for a, b in zip(early[name], late[name], strict=True)] for name in early}
     return {name: (estimate if name in AMOUNTS else estimate_change)(each) for name, each in changes.items()}
@@ -183,7 +183,7 @@ def _pass(group: Sequence[Rollout], k: int) -> float:
 
 
 def _majority(group: Sequence[Rollout], k: int) -> float:
-    """Raises ValueError where an answer has not been given its vote (RewardSet.vote)."""
+    """Raises ValueError if an answer has no vote yet (RewardSet.vote)."""
     if any(r.vote is None for r in group if r.verdict.extracted is not None):
         raise ValueError("maj@k: the rollouts have no votes yet")
     return majority_at_k([r.vote for r in group], RIGHT, k)

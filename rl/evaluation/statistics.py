@@ -1,6 +1,6 @@
 """Estimates from P problems with n completions each: pass@k, maj@k, and 95 % intervals over the problems.
 
-Completions of one problem are alike, so every interval resamples whole problems (the cluster bootstrap: Efron and
+Completions of one problem are correlated, so every interval resamples whole problems (the cluster bootstrap: Efron and
 Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13).
 """
 
@@ -17,7 +17,7 @@ Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
 
 
 class Estimate(NamedTuple):
-    """A value with its 95 % interval; all NaN where there is nothing to estimate from."""
+    """A value with its 95 % interval; all NaN without data."""
 
     value: float
     low: float
@@ -30,8 +30,8 @@ class Estimate(NamedTuple):
 def estimate(numerators: Sequence[float], denominators: Sequence[float] | None = None) -> Estimate:
     """sum(numerators) / sum(denominators) over P problems (denominators: 1 each) with its bootstrap interval.
 
-    The resamples are the same for every call with the same P, so that two estimates over the same problems can be
-    compared. NaN when the denominators sum to 0; the interval ends at inf where resamples do.
+    The same P always gives the same resamples, so that estimates over the same problems can be compared. NaN when the
+    denominators sum to 0; an end of the interval is inf if the resamples' quantile is.
     """
     import numpy
 
@@ -43,14 +43,14 @@ def estimate(numerators: Sequence[float], denominators: Sequence[float] | None =
     with numpy.errstate(divide="ignore", invalid="ignore"):
         resampled = (counts @ top) / (counts @ bottom)
     resampled = resampled[~numpy.isnan(resampled)]
-    # No interpolation: next to an inf it would make a NaN.
+    # No interpolation: with an inf it would give NaN.
     low = numpy.quantile(resampled, 0.025, method="lower")
     high = numpy.quantile(resampled, 0.975, method="higher")
     return _around(float(top.sum() / bottom.sum()), float(low), float(high))
 
 
 def _around(value: float, low: float, high: float) -> Estimate:
-    """An interval that holds its value: rounding alone can put it outside where all resamples are alike."""
+    """An interval that contains its value: if all resamples are equal, rounding can put it just outside."""
     return Estimate(value, min(low, value), max(high, value))
 
 
@@ -66,7 +66,7 @@ def _resamples(problems: int) -> Any:
 def estimate_share(shares: Sequence[float]) -> Estimate:
     """The mean of P shares with its interval.
 
-    Where all of them are 0, or all 1, resamples cannot differ: Wilson's interval for P trials stands in for them.
+    If all shares are 0, or all 1, resamples cannot differ; Wilson's interval for P trials is used instead.
     """
     if shares and all(share == shares[0] for share in shares) and shares[0] in (0, 1):
         return wilson(float(shares[0]), len(shares))
@@ -76,8 +76,8 @@ def estimate_share(shares: Sequence[float]) -> Estimate:
 def estimate_change(changes: Sequence[float]) -> Estimate:
     """The mean of P differences of shares, each in [-1, 1], with its interval.
 
-    Where all of them are -1, 0 or 1, resamples cannot differ: at most so many problems as Wilson's interval allows
-    for P trials may be of another kind.
+    If all differences are equal and -1, 0 or 1, resamples cannot differ; the interval then allows for the share of
+    deviating problems that Wilson's interval gives for none in P trials.
     """
     if changes and all(change == changes[0] for change in changes) and changes[0] in (-1, 0, 1):
         value, others = float(changes[0]), wilson(0.0, len(changes)).high
@@ -94,7 +94,7 @@ def wilson(share: float, trials: int) -> Estimate:
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
-    """The chance that k of n completions, drawn without replacement, hold at least one of the `correct` ones.
+    """The chance that k of n completions, drawn without replacement, include at least one of the `correct` ones.
 
     Unbiased (Chen et al. 2021, arXiv:2107.03374, section 2.1). Raises ValueError unless 1 <= k <= n.
     """
@@ -104,9 +104,9 @@ def pass_at_k(correct: int, n: int, k: int) -> float:
 
 
 def majority_at_k(answers: Sequence[Hashable | None], right: Hashable, k: int) -> float:
-    """The chance that the most frequent answer of k of the n completions is `right`, over all draws of k, exactly.
+    """The exact chance that the most frequent answer among k of the n completions is `right`, over all draws of k.
 
-    None does not vote; m answers that share the lead win 1/m each. Self-consistency: arXiv:2203.11171.
+    None does not vote; in a tie of m answers each wins 1/m. Self-consistency: arXiv:2203.11171.
     Raises ValueError unless 1 <= k <= n.
     """
     n = len(answers)
@@ -117,7 +117,7 @@ def majority_at_k(answers: Sequence[Hashable | None], right: Hashable, k: int) -
     mine = votes.pop(right, 0)
     total = 0.0
     for lead in range(1, min(mine, k) + 1):
-        # ways[drawn, rivals]: how the others can fill `drawn` places with none above `lead`, `rivals` level with it
+        # ways[drawn, rivals]: ways to draw `drawn` other completions, no answer above `lead`, `rivals` answers equal to it
         ways = {(drawn, 0): math.comb(silent, drawn) for drawn in range(min(silent, k - lead) + 1)}
         for count in votes.values():
             ways = _with_answer(ways, count, lead, k - lead)

@@ -1,4 +1,4 @@
-"""All loggers behind one: the JSONL record on the training thread, every other on a thread of its own behind a bounded queue."""
+"""All loggers as one: the JSONL record on the training thread, each other logger on its own thread with a bounded queue."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rl.loggers.jsonl import JSONL
 
 log = logging.getLogger("tanka")
 
-QUEUE_SIZE = 1000  # records a logger may lag behind before its oldest ones are dropped
+QUEUE_SIZE = 1000  # queued records of a logger before the oldest are dropped
 FAILURES_ALLOWED = 3  # failed calls after which a logger is dropped
 
 
 class Loggers(Logger):
-    """The run's record and all other loggers behind one logger. Only the record may raise (a full disk)."""
+    """The run's record and all other loggers as one logger. Only the record may raise (e.g. disk full)."""
 
     def __init__(self, others: Mapping[str, Logger]) -> None:
         self.record = JSONL()
@@ -47,7 +47,7 @@ class Loggers(Logger):
             worker.send("evaluation", step, dict(row))
 
     def close(self, exit_code: int) -> None:
-        """Waits for each logger at most its `close_seconds`, all counted from now."""
+        """Waits for each logger at most `close_seconds`, counted from this call for all of them."""
         for worker in self.workers:
             worker.send("close", exit_code)
         start = time.monotonic()
@@ -57,7 +57,7 @@ class Loggers(Logger):
 
 
 class _Worker:
-    """One logger on a daemon thread: `send` never blocks, and no error of the logger reaches the caller."""
+    """One logger on a daemon thread: `send` never blocks, and the logger's errors never reach the caller."""
 
     def __init__(self, name: str, logger: Logger) -> None:
         self.name = name
@@ -83,7 +83,9 @@ class _Worker:
     def join(self, deadline: float) -> None:
         self.thread.join(max(0.0, deadline - time.monotonic()))
         if self.thread.is_alive():
-            log.warning("logger %s is still busy; leaving %d records to it", self.name, self.calls.qsize())
+            log.warning(
+                "logger %s is still busy; not waiting for its last %d records", self.name, self.calls.qsize()
+            )
         if self.lost:
             log.warning("logger %s was too slow: %d records dropped", self.name, self.lost)
 
@@ -101,7 +103,7 @@ class _Worker:
         try:
             getattr(self.logger, method)(*arguments)
             return True
-        except Exception as error:  # whatever a logger raises, training goes on
+        except Exception as error:  # training continues whatever a logger raises
             self.failures += 1
             if self.failures == 1:
                 outcome = "is off" if method == "open" else f"is dropped after {FAILURES_ALLOWED} failures"

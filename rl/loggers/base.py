@@ -1,7 +1,7 @@
-"""Where a run's numbers go: the run directory's own JSONL files first, then any number of other loggers.
+"""Where a run's numbers go: the JSONL files of the run directory, then any number of other loggers.
 
-The JSONL files are the record of truth and are written on the training thread. Every other logger works on a
-thread of its own behind a bounded queue, so that one that is slow, broken or offline costs training nothing.
+The JSONL files are authoritative and are written on the training thread. Every other logger runs on its own thread
+with a bounded queue, so that a slow, broken or offline logger does not slow down training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SampleRow = Mapping[str, Any]  # one line of samples.jsonl
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a logger may know about the run.
+    """Facts about the run that loggers may use.
 
     total_steps: optimizer steps of the whole run; resumed_from: steps done before this start (0: a new run).
     run_id: stays the same when the run is resumed. config: the resolved blueprint as plain containers.
@@ -35,7 +35,7 @@ class RunInfo:
 
 
 class Logger:
-    """Base of all loggers: override what is needed. Steps count from 1; exit code 0: the run finished."""
+    """Base class of loggers: override what you need. Steps count from 1; exit code 0: the run finished."""
 
     close_seconds: float = 10.0  # how long the end of a run waits for this logger
 
@@ -43,13 +43,13 @@ class Logger:
         """Called once, before anything else."""
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """One step's metrics by name (see docs of rl/metrics.py); values may be NaN or infinite."""
+        """One step's metrics by name (defined in rl/metrics.py); values may be NaN or infinite."""
 
     def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         """Some of the step's rollouts, graded; each row is one line of samples.jsonl without its step."""
 
     def evaluation(self, step: int, row: Mapping[str, Any]) -> None:
-        """What the policy that enters `step` earned on the test problems; one line of evaluations.jsonl."""
+        """Test results of the policy at the start of `step`; one line of evaluations.jsonl."""
 
     def close(self, exit_code: int) -> None:
         """Called once, last; not called when `open` failed."""

@@ -1,6 +1,6 @@
-"""The run on a terminal: a live view where there is one, one aligned line a step where there is not.
+"""The run on the terminal: a live view if it is interactive, else one aligned line per step.
 
-Everything is printed through rich's shared console, so log messages appear above the live view.
+Everything is printed through rich's shared console, so that log messages appear above the live view.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from rl.terminal import EscapingFormatter
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40
-THINKING_LINES = 6  # of the sample's reasoning on the live view
+THINKING_LINES = 6  # of the sample's thinking in the live view
 
 
 def log_handler() -> logging.Handler:
-    """The handler for the `tanka` logger: prints above a live view on a terminal, plain lines elsewhere."""
+    """The handler of the `tanka` logger: prints above the live view on a terminal, plain lines elsewhere."""
     if rich.get_console().is_interactive:
         handler: logging.Handler = RichHandler(
             show_time=False, show_path=False, show_level=False, highlighter=None
@@ -49,7 +49,7 @@ def log_handler() -> logging.Handler:
 
 
 class Warnings(EscapingFormatter):
-    """A message as it is, a warning with that word before it."""
+    """Puts "warning: " before warnings and errors."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -57,7 +57,7 @@ class Warnings(EscapingFormatter):
 
 
 def summary_table(rows: Rows) -> Table:
-    """First step against the mean of the last five, for the main metrics; rows of metrics.jsonl."""
+    """The main metrics at the first step and as the mean of the last five; rows: of metrics.jsonl."""
     table = Table(title=f"step {rows[0]['step']} → {rows[-1]['step']}", title_justify="left")
     table.add_column("metric")
     table.add_column("first", justify="right")
@@ -68,7 +68,7 @@ def summary_table(rows: Rows) -> Table:
 
 
 class Console(Logger):
-    """Progress with the time left, the main metrics' last values and their course, and one sample."""
+    """Progress with the remaining time, the main metrics with a sparkline each, and one sample."""
 
     def open(self, run: RunInfo) -> None:
         self.run = run
@@ -81,7 +81,7 @@ class Console(Logger):
             MofNCompleteColumn(),
             TextColumn("steps,"),
             TimeElapsedColumn(),
-            TextColumn("gone,"),
+            TextColumn("elapsed,"),
             TimeRemainingColumn(),
             TextColumn("left"),
         )
@@ -102,7 +102,7 @@ class Console(Logger):
 
     def samples(self, step: int, rows: Sequence[SampleRow]) -> None:
         if self.live and rows:
-            row = rows[self.samples_seen % len(rows)]  # so that each language gets its turn
+            row = rows[self.samples_seen % len(rows)]  # so that each language appears in turn
             self.sample = sample_panel(step, row)
             self.samples_seen += 1
             self._refresh()
@@ -117,7 +117,7 @@ class Console(Logger):
 
 
 def plain_lines(step: int, total_steps: int, metrics: Metrics) -> list[str]:
-    """The step's line, below that of the evaluation of the policy that entered it, if there was one."""
+    """The step's line, preceded by the line of the evaluation before it, if there was one."""
     label = f"step {step:>{len(str(total_steps))}}/{total_steps}"
     evaluation, training = _cells(metrics, "eval/"), _cells(metrics, "")
     if "time/step" in metrics:
@@ -137,7 +137,7 @@ def _cells(metrics: Metrics, prefix: str) -> list[str]:
 
 
 def metrics_table(rows: Rows) -> Table:
-    """One line a main metric: its last value, its last evaluation, its course so far."""
+    """One row per main metric: last value, last evaluation, sparkline of all steps."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     table.add_column("last", justify="right")
@@ -155,7 +155,7 @@ def metrics_table(rows: Rows) -> Table:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as block characters, at most SPARK_WIDTH of them, from its lowest to its highest value."""
+    """The values as at most SPARK_WIDTH block characters, scaled from the lowest to the highest value."""
     count = min(len(values), SPARK_WIDTH)
     picked = [values[round(i * (len(values) - 1) / max(1, count - 1))] for i in range(count)]
     low, high = min(picked), max(picked)
@@ -165,7 +165,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def sample_panel(step: int, sample: SampleRow) -> Panel:
-    """A graded completion: question, the end of its thinking, its answer with the box marked, or the cut."""
+    """A graded completion: question, end of the thinking, answer with its box highlighted, or where it was cut."""
     cut = sample["ended"] == "length"
     question = Text(sample["question"].strip(), style="bold")
     box_style = "bold green" if sample["correct"] else "bold"
@@ -185,7 +185,7 @@ def sample_panel(step: int, sample: SampleRow) -> Panel:
 
 
 def mark_boxes(text: str, style: str, box_style: str) -> Text:
-    r"""The text in one style and its whole `\boxed{...}` in another."""
+    r"""The text in `style`, with each complete `\boxed{...}` in `box_style`."""
     marked = Text()
     for piece, boxed in split_boxes(text):
         marked.append(piece, box_style if boxed else style)
@@ -193,7 +193,7 @@ def mark_boxes(text: str, style: str, box_style: str) -> Text:
 
 
 def _last_lines(text: Text) -> Text:
-    """The last lines in a panel as wide as the console; rich counts kana and kanji as two cells."""
+    """The last lines, wrapped to the console's width; rich counts kana and kanji as two cells."""
     console = rich.get_console()
     lines = text.wrap(console, max(20, console.width - 4))
     if len(lines) <= THINKING_LINES:

@@ -1,4 +1,4 @@
-"""The run directory's own record: metrics.jsonl, samples.jsonl, evaluations.jsonl."""
+"""The record in the run directory: metrics.jsonl, samples.jsonl, evaluations.jsonl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rl.storage.jsonl import continue_jsonl, write_row
 
 
 class JSONL(Logger):
-    """Strict JSON: `metrics.jsonl` (one object a step), `samples.jsonl`, `evaluations.jsonl` (one an evaluation)."""
+    """Strict JSON: `metrics.jsonl` (one object per step), `samples.jsonl`, `evaluations.jsonl` (one object per evaluation)."""
 
     def open(self, run: RunInfo) -> None:
         self.metrics_file, self.samples_file, self.evaluations_file = (

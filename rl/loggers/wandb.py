@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +18,11 @@ log = logging.getLogger("tanka")
 
 @dataclass
 class WandB(Logger):
-    """Weights & Biases: online when a key is configured, else offline with a line that says how to upload.
+    """Weights & Biases: online when a key is configured, else offline, with a log line that says how to upload.
 
-    mode: `auto` follows WANDB_MODE where it is set. An online run that cannot start falls back to offline.
-    Metrics keep their names and are plotted against our own `step`, so that a resumed run loses nothing to
-    the rule that W&B's internal step must rise.
+    mode: `auto` follows WANDB_MODE if set. An online run that cannot start falls back to offline.
+    Metrics keep their names and are plotted against our own `step`: W&B drops rows whose internal step does not rise,
+    as after a resume.
     """
 
     project: str = "tanka-rl"
@@ -41,7 +42,7 @@ class WandB(Logger):
         self.run_dir = run.run_dir
         wandb.setup(settings=wandb.Settings(silent=True))
         mode = os.environ.get("WANDB_MODE", "online") if self.mode == "auto" else self.mode
-        why = "as asked"
+        why = "as requested"
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             mode, why = "offline", "no API key is configured"
         try:
@@ -50,14 +51,17 @@ class WandB(Logger):
             if mode != "online":
                 raise
             mode, why = "offline", f"the server cannot be used: {one_line(error)}"
-            wandb.teardown()  # the failed start still holds the run's id
+            wandb.teardown()  # the failed start still occupies the run's id
             self.run = self._init(run, mode)
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
         if mode == "online":
             log.info("W&B: %s", self.run.url)
         elif mode == "offline":
-            log.info("W&B is offline (%s); upload later with: wandb sync %s", why, Path(self.run.dir).parent)
+            parts = sorted({Path(self.run.dir).parent, *run.run_dir.glob("wandb/offline-run-*")})
+            log.info(
+                "W&B is offline (%s); upload later with: wandb sync %s", why, shlex.join(map(str, parts))
+            )
 
     def _init(self, run: RunInfo, mode: str) -> Any:
         import wandb
@@ -68,9 +72,9 @@ class WandB(Logger):
         return wandb.init(
             project=self.project,
             entity=self.entity,
-            mode=mode,  # type: ignore[arg-type]  # WANDB_MODE may hold anything; wandb checks it
+            mode=mode,  # type: ignore[arg-type]  # WANDB_MODE may be any text; wandb checks it
             dir=run.run_dir,
-            id=re.sub(r"[^\w.=+@-]", "-", run.run_id),  # W&B refuses what a folder's name may hold
+            id=re.sub(r"[^\w.=+@-]", "-", run.run_id),  # W&B allows fewer characters than folder names
             name=run.name,
             config=run.config,
             resume="allow",
@@ -82,7 +86,7 @@ class WandB(Logger):
         self.run.log({**metrics, "step": step})
 
     def close(self, exit_code: int) -> None:
-        """A run that finished leaves its pictures and samples too."""
+        """Ends the W&B run; a finished run also uploads its pictures and samples."""
         from rl.loggers.wandb_media import run_media
 
         try:

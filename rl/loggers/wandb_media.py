@@ -12,7 +12,7 @@ from rl.report.style import render, style
 from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 
-# A column of the table -> what stands in it, of a line of samples.jsonl.
+# Column of the table -> key in samples.jsonl.
 COLUMNS = {
     "question": "question", "gold": "gold", "step": "step", "answer": "raw", "reason": "reason", "tokens": "tokens",
     "reward": "reward",
@@ -20,9 +20,9 @@ COLUMNS = {
 
 
 def run_media(run_dir: Path) -> dict[str, Any]:
-    """`report/curves`, `groups` and `reasons` as images, `report/samples` as a table of the answers before and after.
+    """`report/curves`, `groups` and `reasons` as images, `report/samples` as a table of early and late answers.
 
-    With the last step under `step`; {} for a run without one.
+    `step` is the last step; {} for a run without steps.
     """
     import wandb
 

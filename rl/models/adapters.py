@@ -1,4 +1,4 @@
-"""Trained weights on disk and the base they belong to: an adapter, loaded whole, merged into its base."""
+"""Trained weights on disk and the base they belong to: fingerprints, loading an adapter, merging it into its base."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-BASE = "base.json"  # beside trained weights: the fingerprints of the weights and the tokenizer they were trained from
+BASE = "base.json"  # beside trained weights: fingerprints of the base weights and the tokenizer
 DIFFERS = {
     "fingerprint": "weights ({}) are not those that {} was trained on",
     "tokenizer": "tokenizer ({}) is not the one that {} was trained with",
 }
-SAMPLED = 1024  # values of each tensor that the fingerprint reads
-# Beside the probes, what tells one way of splitting a text from another: blanks, digits, width, accents.
+SAMPLED = 1024  # values read from each tensor for the fingerprint
+# Texts that tokenizers split differently, in addition to PROBES: spaces, digits, full width, accents.
 SPLIT_PROBES = (
     "  two  blanks\n\n\ttab, 1234567890 1,365.50",
     "café ﬁ １２３ ｶﾞ がぎ 百二十三\u3000<think>",
@@ -53,7 +53,7 @@ class MergeReport:
 def base_fingerprint(model: PreTrainedModel) -> str:
     """16 hexadecimal digits of the base's weights, with or without an adapter inside, in float32 or in bfloat16.
 
-    Names, shapes and evenly spaced values of every tensor: enough to tell any two checkpoints apart in seconds.
+    Covers names, shapes and evenly spaced values of every tensor: tells checkpoints apart within seconds.
     """
     import torch
 
@@ -68,7 +68,7 @@ def base_fingerprint(model: PreTrainedModel) -> str:
 
 
 def whole(weight: Any) -> AbstractContextManager[Any]:
-    """Around the use of a weight: DeepSpeed's ZeRO-3, which leaves each process a part of it, gathers it on all of them."""
+    """A context in which a weight is complete: under DeepSpeed ZeRO-3 it is gathered from all processes."""
     if not hasattr(weight, "ds_id"):
         return nullcontext()
     from deepspeed.zero import GatheredParameters
@@ -77,14 +77,14 @@ def whole(weight: Any) -> AbstractContextManager[Any]:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """16 hexadecimal digits of the tokenizer's vocabulary, of how it splits some texts, and of its chat template."""
+    """16 hexadecimal digits that cover the tokenizer's vocabulary, its chat template and how it splits some texts."""
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (*PROBES, *SPLIT_PROBES)]
     facts = [sorted(tokenizer.get_vocab().items()), ids, getattr(tokenizer, "chat_template", None)]
     return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def base_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, str]:
-    """What `write_base` notes of a base that is not trained yet, or has only an adapter trained inside it."""
+    """The facts for `write_base`, from a base that is untrained or has only a trained adapter inside."""
     return {
         "base": str(model.config.name_or_path),
         "fingerprint": base_fingerprint(model),
@@ -93,19 +93,19 @@ def base_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, str]:
 
 
 def write_base(folder: Path, facts: Mapping[str, str]) -> None:
-    """Notes beside trained weights which base they were trained from."""
+    """Writes base.json: which base the weights in `folder` were trained from."""
     (folder / BASE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def require_run_base(folder: Path, facts: Mapping[str, str]) -> None:
-    """`require_base` for a run that goes on from the checkpoint in `folder`."""
+    """`require_base` for a run that resumes from the checkpoint in `folder`."""
     require_base(
         folder, facts, "give the model that the run was started with (model.path=FOLDER), or another run_dir"
     )
 
 
 def require_base(folder: Path, facts: Mapping[str, str], instead: str) -> None:
-    """Raises UserError unless the weights in `folder` were trained from this base, as far as the folder says from which.
+    """Raises UserError if base.json in `folder` names another base than `facts`; no check without the file.
 
     instead: what to type, for the error.
     """
@@ -119,8 +119,25 @@ def require_base(folder: Path, facts: Mapping[str, str], instead: str) -> None:
             )
 
 
+def base_of(adapter: Path) -> str:
+    """The folder or Hub id of the base that an adapter names. Raises UserError when it names none."""
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+        base = config.get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"adapter={adapter}: adapter_config.json cannot be read ({first_line(error)}); give a finished run, its final/,"
+            " one of its checkpoints/step-..., or a complete PEFT adapter"
+        ) from None
+    if not base:
+        raise UserError(
+            f"adapter={adapter}: its adapter_config.json names no base model; type base=FOLDER or base=ORG/NAME"
+        )
+    return str(base)
+
+
 def adapts_tied_weights(model: PreTrainedModel) -> bool:
-    """Whether an adapter sits on a head that is tied to the embedding: merged into one, it would change both."""
+    """Whether an adapter sits on a head tied to the embedding: merging would change both."""
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     return tied and any(hasattr(end, "base_layer") or hasattr(end, "modules_to_save") for end in ends)
@@ -128,7 +145,7 @@ def adapts_tied_weights(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Without peft's own remarks: it asks transformers for an old name, and what it finds amiss is an error of ours."""
+    """Silences peft's warnings: some are about transformers' deprecations, for the rest we raise errors ourselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -139,8 +156,8 @@ def load_adapter(
 ) -> PeftModel:
     """The adapter in `folder` on its base (or on `base`), in float32 unless `dtype` says otherwise.
 
-    Raises UserError when the base is another one than it was trained on, when not every tensor of the adapter found its
-    place, or when it sits on a tied head.
+    Raises UserError for a different base than the adapter was trained on, for missing or unexpected tensors, and for an
+    adapter on a tied head.
     """
     import peft
     import torch
@@ -148,10 +165,7 @@ def load_adapter(
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    source = (
-        base
-        or json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-    )
+    source = base or base_of(folder)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
@@ -169,25 +183,41 @@ def load_adapter(
         )
     if pointer := lfs_pointer(folder):
         raise UserError(f"adapter={folder}: {pointer_advice(pointer)}")
-    stored_tensors = peft.load_peft_weights(str(folder), device="cpu")
-    with quiet_peft():
-        adapted = peft.PeftModel.from_pretrained(model, str(folder)).eval()
+    try:
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        tensors = peft.load_peft_weights(str(folder), device="cpu")
+        # Without the module names PEFT would take its own default for the model and drop the other tensors.
+        config.target_modules = config.target_modules or adapted_modules(tensors)
+        with quiet_peft():
+            adapted = peft.PeftModel.from_pretrained(model, str(folder), config=config).eval()
+    except (
+        Exception
+    ) as error:  # a missing or damaged file, or another shape, makes peft and safetensors raise many kinds
+        raise UserError(
+            f"adapter={folder}: cannot be loaded onto base={source} ({first_line(error)}); expected adapter_config.json and"
+            " adapter_model.safetensors of an adapter of this base"
+        ) from None
     wanted = peft.get_peft_model_state_dict(adapted).keys()
-    if odd := sorted(wanted ^ stored_tensors.keys()):
+    if odd := sorted(wanted ^ tensors.keys()):
         raise UserError(
             f"adapter={folder}: {len(odd)} of its tensors do not fit this base (first: {odd[0]}); expected {len(wanted)} tensors"
             f" such as {min(wanted)}"
         )
     if adapts_tied_weights(model):
         raise UserError(
-            f"adapter={folder}: it adapts the head or the embedding of a model that ties the two, so that merging would change"
-            " both; use it as an adapter, or untie the base first"
+            f"adapter={folder}: adapts the head or the embedding of a model that ties the two, so merging would change"
+            " both; use it unmerged, or untie the base first"
         )
     return adapted
 
 
+def adapted_modules(tensors: Mapping[str, Any]) -> list[str]:
+    """The names of the modules that an adapter's tensors belong to, e.g. q_proj."""
+    return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in tensors})
+
+
 def merge(adapted: PeftModel, tokenizer: Any, dtype: torch.dtype) -> tuple[PreTrainedModel, MergeReport]:
-    """The base with the adapter added, in float32, then cast to `dtype` once (a bf16 sum would round most of it away).
+    """The base plus the adapter, summed in float32 and cast to `dtype` once (a bf16 sum would lose small updates).
 
     Raises UserError when the adapter changes no weight.
     """
@@ -218,12 +248,12 @@ def changed_share(adapted: PeftModel, dtype: torch.dtype) -> float:
         changed += int(((weight + delta).to(dtype) != weight.to(dtype)).sum())
         total += weight.numel()
     if not moved:
-        raise UserError("adapter: it changes no weight (all its updates are zero); was it trained?")
+        raise UserError("adapter: it changes no weight (all its updates are zero); give a trained adapter")
     return changed / total
 
 
 def probe_logits(model: Any, tokenizer: Any) -> torch.Tensor:
-    """[tokens, vocabulary] float32 logits of the probe prompts, one after the other."""
+    """[tokens, vocabulary] float32 logits of the probe prompts, concatenated."""
     import torch
 
     with torch.inference_mode():

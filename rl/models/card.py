@@ -1,4 +1,4 @@
-"""The model card of exported weights: where they come from, how they were trained, what was measured."""
+"""The model card of exported weights: base, training settings, measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FACTS = ("max_tokens", "batch_size", "group_size", "learning_rate", "temperature
 
 
 def run_of(weights: Path) -> Path | None:
-    """The run directory that `weights` (its final/ or one of its checkpoints) lie in; None for a folder elsewhere."""
+    """The run directory of `weights` (its final/ or one of its checkpoints); None for weights outside a run."""
     return next(
         (parent for parent in weights.resolve().parents[:2] if (parent / "config.yaml").is_file()), None
     )
@@ -65,5 +65,5 @@ def write_card(folder: Path, run: Path, merge: Mapping[str, Any] | None = None) 
 
 
 def licence_of(model: Mapping[str, Any]) -> str:
-    """The base's licence, which the trained weights inherit; `other` where the catalogue does not know it."""
+    """The base's licence, which the trained weights inherit; `other` if the catalogue does not name it."""
     return model.get("facts", {}).get("licence") or "other"

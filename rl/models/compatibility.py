@@ -1,4 +1,4 @@
-"""Whether a model, its tokenizer and what it is asked for fit together."""
+"""Checks that a model, its tokenizer and the run's settings fit together."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def require_vocabulary(model: PreTrainedModel, tokenizer: Any, source: str) -> None:
-    """Raises UserError unless every id of the tokenizer has a row of the embedding."""
+    """Raises UserError unless the embedding has a row for every id of the tokenizer."""
     rows: Any = model.get_input_embeddings().num_embeddings
     if (largest := max(tokenizer.get_vocab().values())) >= rows:
         raise UserError(
-            f"{source}: its tokenizer has the id {largest}, its embedding {rows} rows; give a"
+            f"{source}: its tokenizer has id {largest}, but its embedding only {rows} rows; give a"
             " checkpoint whose tokenizer and weights belong together"
         )
 
 
 def require_causal(config: Any, source: str) -> None:
-    """Raises UserError for a model whose tokens see those after them: transformers loads some as if they were causal."""
+    """Raises UserError for a model with bidirectional attention: transformers loads some of these as causal models."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -31,13 +31,13 @@ def require_causal(config: Any, source: str) -> None:
     if config.is_encoder_decoder or (encoder and not one_way):
         kind = "an encoder-decoder" if config.is_encoder_decoder else "an encoder"
         raise UserError(
-            f"{source}: {config.model_type} is {kind}; expected a causal language model, which writes a text from left to"
-            " right, e.g. model=qwen3-0.6b"
+            f"{source}: {config.model_type} is {kind}; expected a causal language model,"
+            " e.g. model=qwen3-0.6b"
         )
 
 
 def require_attention(implementation: str) -> None:
-    """Raises UserError when the kernels of an `engine.attn_implementation` are not installed."""
+    """Raises UserError if the package that `engine.attn_implementation` needs is not installed."""
     if implementation == "flash_attention_2" and not importlib.util.find_spec("flash_attn"):
         raise UserError(
             "engine.attn_implementation=flash_attention_2: the package flash-attn is not installed; type"
@@ -46,7 +46,7 @@ def require_attention(implementation: str) -> None:
 
 
 def require_context(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
-    """Raises UserError unless the longest prompt and the budget fit the model's positions."""
+    """Raises UserError unless the longest prompt plus `max_tokens` fits the model's context."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context and (needed := max(map(len, prompts)) + max_tokens) > context:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Which weights a run starts from, and what the catalogue knows about them."""
+"""The model a run starts from, and its facts from the catalogue."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which weights, and what is known about them.
+    """A model: where its weights are, and facts about it.
 
-    id: Hub id. path: a local checkpoint, which wins over `id`. stop_tokens: texts of the tokens that end an answer.
-    context: tokens of prompt and completion, in place of the checkpoint's own limit; its RoPE stays as it is.
+    id: Hub id. path: a local checkpoint, preferred to `id`. stop_tokens: texts of the tokens that end an answer.
+    context: tokens of prompt and completion, instead of the checkpoint's own limit; RoPE is unchanged.
     dtype: `auto` is bfloat16 on a GPU that has it, float32 elsewhere. lora: null trains all weights.
-    recipe: what this model usually wants; the root scalars default to it. facts: see docs/renderers.md.
+    recipe: defaults for the run's own keys, such as max_tokens. facts: see docs/renderers.md.
     """
 
     name: str
@@ -56,19 +56,19 @@ class ModelConfig:
         if self.context is not None:
             require(self.context >= 1, "model.context", self.context, "a positive integer, or null", 6144)
         if self.path is not None and not (self.local_path / "config.json").is_file():
-            lacks = "no config.json in it" if self.local_path.is_dir() else "no such folder"
+            lacks = "has no config.json" if self.local_path.is_dir() else "no such folder"
             raise UserError(
                 f"model.path={self.path}: {lacks}: {self.local_path}; expected a folder that save_pretrained wrote"
             )
 
     @property
     def local_path(self) -> Path:
-        """`path` against the start folder, or against the project for what it ships (assets/tiny)."""
+        """`path`, relative to the current folder, or to the project for a shipped model (assets/tiny)."""
         path = Path(self.path or "").expanduser()
         shipped = PROJECT / path
         return shipped if not path.exists() and shipped.exists() else path.absolute()
 
     @property
     def source(self) -> str:
-        """What `from_pretrained` takes."""
+        """The folder or Hub id for `from_pretrained`."""
         return str(self.local_path) if self.path is not None else str(self.id)

@@ -1,4 +1,4 @@
-"""Which device computes, how much memory it has, and what happens when that is not enough."""
+"""The device to compute on, its memory, and the error when memory runs out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def memory_errors(remedy: str) -> Iterator[None]:
-    """Turns an exhausted GPU into one line with the override that needs less."""
+    """Turns a GPU out-of-memory error into one line with an override that needs less."""
     import torch
 
     try:
@@ -26,7 +26,7 @@ def memory_errors(remedy: str) -> Iterator[None]:
 
 
 def resolve_device(wanted: str) -> str:
-    """`auto` takes a GPU where there is one; an absent device is a UserError."""
+    """`auto`: a GPU if there is one, else the CPU. Raises UserError for a device that this machine lacks."""
     import torch
 
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -38,7 +38,7 @@ def resolve_device(wanted: str) -> str:
 
 
 def default_kv_gb(device: torch.device) -> float:
-    """Half of what a GPU has free once the weights are there; 4 elsewhere."""
+    """Half of the GPU memory that is free after loading the weights, in GiB; 4 on other devices."""
     import torch
 
     return torch.cuda.mem_get_info(device)[0] / 2 / 2**30 if device.type == "cuda" else 4.0

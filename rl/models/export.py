@@ -1,4 +1,4 @@
-"""Weights that leave the tool: merged with their base, with a card, in a folder or on the Hub."""
+"""Exporting weights: merged with their base, with a model card, to a folder or the Hub."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.errors import UserError, first_line
-from rl.models.adapters import BASE
+from rl.models.adapters import BASE, base_of
 from rl.models.card import run_of, write_card
 from rl.storage import checkpoint
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
-# What only resuming or checking needs.
+# Files needed only for resuming and checks.
 PRIVATE = ("state.pt", checkpoint.MARKER, BASE)
-# In every folder that `export` writes: what merging measured, and the sign that the folder may be replaced.
+# Written into every export: what merging measured. It also marks the folder as replaceable.
 REPORT = "merge.json"
 
 
 def find_weights(path: str, key: str) -> Path:
-    """The folder with the weights that `path` names: itself, or the final/ of a run. Raises UserError naming `key`."""
+    """The folder with the weights: `path` itself, or final/ inside it. Raises UserError naming `key`."""
     folder = Path(path).expanduser().absolute()
     if (folder / "final").is_dir():
         folder /= "final"
@@ -39,7 +39,7 @@ def is_adapter(weights: Path) -> bool:
 
 
 def require_replaceable(out: Path, weights: Path, base: str | None) -> None:
-    """Raises UserError unless `out` is new, empty or an earlier export, and clear of the base and the run's weights."""
+    """Raises UserError unless `out` is new, empty or an earlier export, and does not overlap the base or the run's weights."""
     instead = f"type out={weights.name}-merged-2, or another new folder"
     place = out.resolve()
     for what, folder in _kept(weights, base):
@@ -52,27 +52,15 @@ def require_replaceable(out: Path, weights: Path, base: str | None) -> None:
 
 
 def _kept(weights: Path, base: str | None) -> Iterator[tuple[str, Path]]:
-    """The folders that no export may touch, each with its name for the user."""
+    """The folders that an export must not touch, each with its description for messages."""
     yield "the adapter's own folder" if is_adapter(weights) else "the model's own folder", weights.resolve()
     if base is None and is_adapter(weights):
-        base = _base_of(weights)
+        base = base_of(weights)
     if base is not None and Path(base).expanduser().is_dir():
         yield "the base", Path(base).expanduser().resolve()
     if run := run_of(weights):
         for folder in (run / "final", *checkpoint.steps(run / "checkpoints")):
             yield "the run's weights", folder.resolve()
-
-
-def _base_of(adapter: Path) -> str | None:
-    try:
-        return json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))[
-            "base_model_name_or_path"
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"adapter={adapter}: adapter_config.json cannot be read ({first_line(error)}); expected a whole adapter;"
-            " give a finished run, its final/, or one of its checkpoints/step-..."
-        ) from None
 
 
 def _is_export(folder: Path) -> bool:
@@ -86,7 +74,8 @@ def _is_export(folder: Path) -> bool:
 def export(weights: Path, base: str | None, out: Path, dtype: Dtype, device: str) -> dict[str, Any] | None:
     """Writes a full model with tokenizer, generation config and card to `out`; returns what merging measured.
 
-    An adapter is merged into its base (or `base`); None for a full model, which is copied. Raises UserError.
+    An adapter is merged into `base`, or into the base that it names. A full model is copied, and the result is None.
+    Raises UserError.
     """
     report = None
 
@@ -107,14 +96,14 @@ def export(weights: Path, base: str | None, out: Path, dtype: Dtype, device: str
 
 def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, device: str) -> dict[str, Any]:
     import torch
-    from transformers import AutoTokenizer
 
     from rl.models.adapters import load_adapter, merge
     from rl.models.device import resolve_device
     from rl.saving import RENDERER
 
+    base = base or base_of(weights)
+    tokenizer = _tokenizer(weights, base)
     adapted = load_adapter(weights, base, torch.device(resolve_device(device)))
-    tokenizer = AutoTokenizer.from_pretrained(weights)
     wanted = stored_dtype(adapted.get_base_model()) if dtype == "auto" else getattr(torch, dtype)
     merged, measured = merge(adapted, tokenizer, wanted)
     merged.save_pretrained(folder)
@@ -124,6 +113,28 @@ def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, d
     report = dataclasses.asdict(measured)
     _write_report(folder, report)
     return report
+
+
+def _tokenizer(adapter: Path, base: str) -> Any:
+    """The adapter's own tokenizer, else the base's: many adapters come without one. Raises UserError if neither has any."""
+    from transformers import AutoTokenizer
+
+    from rl.models.loading import has_tokenizer
+
+    own = has_tokenizer(adapter)
+    folder = Path(base).expanduser()
+    if not own and folder.is_dir() and not has_tokenizer(folder):
+        raise UserError(
+            f"base={base}: neither this folder nor the adapter's has tokenizer files (tokenizer.json, or its vocabulary);"
+            " type base=ORG/NAME, or copy them: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+        )
+    try:
+        return AutoTokenizer.from_pretrained(adapter if own else base)
+    except Exception as error:  # a damaged file makes transformers raise many kinds
+        raise UserError(
+            f"{f'adapter={adapter}' if own else f'base={base}'}: its tokenizer cannot be loaded ({first_line(error)}); give"
+            " the adapter's base, base=FOLDER or base=ORG/NAME"
+        ) from None
 
 
 def _write_report(folder: Path, report: dict[str, Any]) -> None:
@@ -143,13 +154,13 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def require_pushable(repo_id: str | None) -> str:
-    """The repository's name, when it is one and there is a token. Raises UserError, before anything is loaded."""
+    """`repo_id`, checked before anything is loaded. Raises UserError for an invalid name or a missing token."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
     if repo_id is None:
-        raise UserError("repo_id=null: push=true needs the name of a repository; e.g. repo_id=me/my-model")
+        raise UserError("repo_id=null: push=true needs a repository name; e.g. repo_id=me/my-model")
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
@@ -162,9 +173,9 @@ def require_pushable(repo_id: str | None) -> str:
 
 
 def push(folder: Path, repo_id: str, private: bool) -> str:
-    """Uploads every file of `folder` in one commit and returns the repository's address.
+    """Uploads every file of `folder` in one commit and returns the repository's URL.
 
-    Raises UserError when the Hub refuses, and before the upload when a private push would land in a public repository.
+    Raises UserError when the Hub refuses, or, before uploading, when `private` is set and the repository is public.
     """
     from huggingface_hub import HfApi
 
@@ -180,6 +191,6 @@ def push(folder: Path, repo_id: str, private: bool) -> str:
         )
     except UserError:
         raise
-    except Exception as error:  # whatever the HTTP library of the day raises
+    except Exception as error:  # HTTP libraries raise many kinds
         raise UserError(f"repo_id={repo_id}: the Hub refused ({first_line(error)})") from error
     return str(url)

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub, asked once: without network the local cache is used at once, not after a minute of retries."""
+"""The Hugging Face Hub. One request decides whether it is reachable: offline, the local cache is used without retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 10.0
 
 @contextmanager
 def hub(kind: Literal["model", "dataset"], repo_id: str) -> Iterator[None]:
-    """Inside, the Hub's libraries do not try to connect when the Hub has not answered for `repo_id`."""
+    """A context in which the Hub's libraries work offline if the Hub did not answer for `repo_id`."""
     from huggingface_hub import constants
 
     offline = constants.HF_HUB_OFFLINE
@@ -39,8 +39,8 @@ def _answers(kind: str, repo_id: str) -> bool:
     try:
         HfApi().repo_info(repo_id, repo_type=kind, timeout=SECONDS)
     except HfHubHTTPError:
-        return True  # it answers; the library that asks for the files says what is wrong
-    except Exception:  # whatever the HTTP library of the day raises when there is no connection
+        return True  # reachable; fetching the files reports what is wrong
+    except Exception:  # HTTP libraries raise many kinds without a connection
         return False
     return True
 
@@ -55,7 +55,7 @@ def require_model(repo_id: str, revision: str | None) -> None:
 
 @contextmanager
 def model_errors(repo_id: str) -> Iterator[None]:
-    """Turns a failure to fetch a model into one line that names it and the way out."""
+    """Turns a failure to fetch a model into one line with its name and what to type."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -66,9 +66,9 @@ def model_errors(repo_id: str) -> Iterator[None]:
 
 
 def is_address(text: str) -> bool:
-    """Whether the text is http://HOST, https too, with a port and a path where it has them."""
+    """Whether the text is http(s)://HOST, optionally with a port and a path."""
     try:
         parts = urllib.parse.urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # an invalid port
         return False

@@ -1,10 +1,11 @@
-"""Reading a checkpoint: its tokenizer, its chat format, its weights, with adapters where they are wanted."""
+"""Loading a checkpoint: tokenizer, renderer, weights, and fresh LoRA adapters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import renderers
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# A tokenizer's folder has one of them.
+# Every tokenizer folder has at least one of these.
 VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 
 
@@ -40,7 +41,7 @@ def open_renderer(model: ModelConfig, config: RendererConfig) -> tuple[Any, Rend
 
 
 def end_ids(model: ModelConfig) -> list[int]:
-    """The ids that the checkpoint's generation config ends on; [] when it has none."""
+    """The end-of-sequence ids of the checkpoint's generation config; [] when it has none."""
     from transformers import GenerationConfig
 
     from rl.models.loading import checkpoint_errors
@@ -56,13 +57,15 @@ def end_ids(model: ModelConfig) -> list[int]:
 
 
 def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> PreTrainedModel:
-    """The causal model before it is placed; `on_gpu` says where it will compute. Raises UserError when the checkpoint cannot be had: it names
-    the Hub id and the way out."""
+    """The causal model, not yet on its device; on_gpu: whether it will run on a GPU.
+
+    Raises UserError, with what to type, when the checkpoint cannot be loaded.
+    """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # the bars of reading and writing shards; a download's stays
+    disable_progress_bar()  # for reading and writing shards; download bars stay
     # Full fine-tuning keeps float32 master weights (a bf16 weight rounds small updates away) and computes in bf16.
     dtype = {
         "auto": torch.bfloat16 if on_gpu and spec.lora else torch.float32,
@@ -83,14 +86,14 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
     model, loaded = found
     if missing := sorted(loaded["missing_keys"]):
         raise UserError(
-            f"{spec.source}: lacks {len(missing)} of the model's tensors (the first: {missing[0]}), which would be drawn at"
-            " random; give a whole checkpoint of a causal language model"
+            f"{spec.source}: lacks {len(missing)} of the model's tensors (first: {missing[0]}), which would be"
+            " initialised at random; give a complete checkpoint of a causal language model"
         )
     return model
 
 
 def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed: int) -> tuple[Any, Any]:
-    """`model` with fresh adapters inside, and the PEFT wrapper that saves them."""
+    """(`model` with fresh adapters inside, the PEFT wrapper that saves them). Raises UserError for bad target modules."""
     import peft
     import torch
 
@@ -121,17 +124,21 @@ def add_lora(model: PreTrainedModel, lora: LoraConfig, checkpointing: bool, seed
     return adapter.get_base_model(), adapter
 
 
-def load_tokenizer(spec: ModelConfig) -> Any:
-    """The model's own tokenizer; raises UserError as `read_model` does, and for a folder without one.
+def has_tokenizer(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in VOCABULARIES)
 
-    transformers would make a tokenizer with an empty vocabulary of such a folder.
+
+def load_tokenizer(spec: ModelConfig) -> Any:
+    """The model's own tokenizer. Raises UserError like `read_model`, and for a folder without tokenizer files.
+
+    transformers would silently make a tokenizer with an empty vocabulary there.
     """
     from transformers import AutoTokenizer
 
-    if spec.path is not None and not any(any(spec.local_path.glob(name)) for name in VOCABULARIES):
+    if spec.path is not None and not has_tokenizer(spec.local_path):
         raise UserError(
-            f"model.path={spec.path}: its tokenizer files are missing (tokenizer.json, or the vocabulary that it is made"
-            " of); copy them from the base model: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
+            f"model.path={spec.path}: its tokenizer files are missing (tokenizer.json, or a vocabulary"
+            " file); copy them from the base model: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)"
         )
     with checkpoint_errors(spec):
         return AutoTokenizer.from_pretrained(spec.source, revision=spec.revision)
@@ -139,7 +146,7 @@ def load_tokenizer(spec: ModelConfig) -> Any:
 
 @contextmanager
 def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
-    """Turns a failure to fetch or read a checkpoint into one line with the way out."""
+    """Turns a failure to fetch or read a checkpoint into one line with what to type."""
     if spec.path is None:
         assert spec.id is not None
         with hub("model", spec.id), model_errors(spec.id):
@@ -153,17 +160,17 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
         if pointer := lfs_pointer(spec.local_path):
             raise UserError(f"model.path={spec.path}: {pointer_advice(pointer)}") from None
         raise UserError(
-            f"model.path={spec.path}: not a checkpoint that transformers loads ({first_line(error)})"
+            f"model.path={spec.path}: transformers cannot load this checkpoint ({first_line(error)}); give another model.path"
         ) from None
 
 
 def context_of(model: ModelConfig) -> int | None:
-    """The tokens of prompt and completion that the model's context holds, read without its weights; None: unknown."""
+    """The model's context in tokens, prompt plus completion, read without its weights; None: unknown."""
     return getattr(checkpoint_config(model).get_text_config(), "max_position_embeddings", None)
 
 
 def checkpoint_config(spec: ModelConfig) -> Any:
-    """The checkpoint's config, its context as `spec` wants it. Raises UserError as `read_model`."""
+    """The checkpoint's config, with `spec.context` applied. Raises UserError like `read_model`."""
     from transformers import AutoConfig
 
     with checkpoint_errors(spec):

@@ -1,6 +1,6 @@
-"""Before training: what token budgets do to a model, read off completions that are sampled once at the widest.
+"""Before training: the effect of token budgets on a model, from completions sampled once at the widest budget.
 
-A completion's first b tokens are what a budget of b would have given, so one sample answers for every smaller budget.
+A completion's first b tokens are what a budget of b would give, so one sample covers every smaller budget.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rl.evaluation.measures import Estimates, Sampled, measure
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
 from rl.places import PROJECT
+from rl.preflight.ceiling import check_size
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
 from rl.rollouts import Problem
 from rl.seeds import derived_seed, seed_everything
@@ -31,19 +32,15 @@ log = logging.getLogger("tanka")
 
 MEASURED = ("truncated", "format", "accuracy", "reward", "tokens")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-MOST_CUT = 0.5  # of the completions: a budget that cuts more is warned of
-
-# The check that a run makes by itself: about the rollouts of one small step, at up to twice its budget.
-CHECK_ROLLOUTS = 128
-CHECK_COMPLETIONS = 8
+MOST_CUT = 0.5  # share of the completions; a budget that cuts more gives a warning
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What P problems with n completions each say about budgets.
+    """Measurements at several budgets, from P problems with n completions each.
 
     budget: of the run's first step. readings: by budget, in rising order: each of MEASURED, and `signal`. lengths: each
-    of QUANTILES, in tokens. remedies: what to type against a budget that is too small.
+    of QUANTILES, in tokens. remedies: overrides to type if the budget is too small.
     """
 
     budget: int
@@ -57,7 +54,7 @@ class Preflight:
 
     @property
     def smallest(self) -> int | None:
-        """The smallest budget with enough signal; None when no budget that was read has it."""
+        """The smallest measured budget with enough signal; None if there is none."""
         return smallest_with_signal(self.readings)
 
     @property
@@ -70,20 +67,20 @@ class Preflight:
 
     @property
     def warning(self) -> str | None:
-        """What is wrong with the run's own budget and what may help; None where nothing is wrong."""
+        """What is wrong with the run's own budget and what may help; None if nothing is wrong."""
         now = self.readings[self.budget]
         if now["truncated"].value <= MOST_CUT and now["signal"].value > 0:
             return None
         if now["signal"].low >= ENOUGH:
-            meaning = "enough to learn from, but most of what is sampled is cut"
+            meaning = "enough to learn from, but most completions are cut"
         elif now["signal"].value > 0:
             meaning = "perhaps too little to learn from"
         else:
-            meaning = "nothing to learn from, no step would move the weights"
+            meaning = "nothing to learn from: no step would change the weights"
         return f"{self.summary}: {meaning}; try {' or '.join(self.remedies)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Estimates are [value, low, high]; null among `lengths` is beyond the widest budget."""
+        """Estimates are [value, low, high]; null in `lengths` means longer than the widest budget."""
         return {
             "budget": self.budget,
             "problems": self.problems,
@@ -99,16 +96,15 @@ class Preflight:
 
 
 def before_training(run: Run) -> None:
-    """The check that a run makes by itself before its first step; it leaves preflight.json in the run's directory.
+    """The check before a run's first step; writes preflight.json into the run directory.
 
-    It changes no number of the run: every step seeds its own random numbers. Raises UserError where `preflight=fail`
-    and there is something to warn of.
+    It changes no number of the run, because every step seeds its own random numbers. Raises UserError instead of a
+    warning with `preflight=fail`.
     """
     blueprint = run.blueprint
     if blueprint.preflight == "off":
         return
-    completions = min(blueprint.group_size, CHECK_COMPLETIONS)
-    count = min(blueprint.batch_size, CHECK_ROLLOUTS // completions)
+    count, completions = check_size(blueprint)
     prompted = prompts_of(blueprint, run.problems, run.renderer, count)
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)
@@ -116,7 +112,7 @@ def before_training(run: Run) -> None:
     sampled = sample_prompts(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
     try:
         found = read_budgets(blueprint, run.renderer, sampled, budgets)
-    except NotFinite as error:  # as in a step, which then moves no weights
+    except NotFinite as error:  # a step with such rewards only warns too
         log.warning("preflight: %s", error)
         return
     run.directory.write_json("preflight.json", found.to_json())
@@ -136,13 +132,13 @@ class Prompted:
     prompts: Sequence[list[int]]
 
     def room(self, model: ModelConfig) -> float:
-        """The tokens that the model's context leaves behind the longest prompt; inf where no end is known."""
+        """The tokens that remain in the model's context after the longest prompt; inf if the context is unknown."""
         context = context_of(model)
         return math.inf if context is None else context - max(map(len, self.prompts))
 
 
 def prompts_of(blueprint: Blueprint, problems: ProblemSet, renderer: Renderer, count: int) -> Prompted:
-    """The problems that a run with batches of `count` would begin with."""
+    """The first `count` problems of the run's order, with their prompts."""
     first = problems.batch(0, count, blueprint.seed)
     return Prompted(first, [renderer.prompt(problems.messages(problem)) for problem in first])
 
@@ -155,7 +151,7 @@ def sample_prompts(
     n: int,
     widest: int,
 ) -> Sampled:
-    """n completions of each problem as training would sample them, at a budget of `widest` tokens."""
+    """n completions of each problem, sampled as in training with a budget of `widest` tokens."""
     seed_everything(derived_seed(blueprint.seed, "preflight", 0))
     params = SamplingParams(
         max_tokens=widest,
@@ -173,7 +169,7 @@ def sample_prompts(
 def read_budgets(
     blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]
 ) -> Preflight:
-    """What the completions say about the budgets, in rising order up to the one that they were sampled with."""
+    """Measurements at each of `budgets`: in rising order, the last is the one used for sampling."""
     n = max(map(len, sampled.completions))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
@@ -205,19 +201,19 @@ def smallest_with_signal(readings: dict[int, Estimates]) -> int | None:
 def remedies(
     blueprint: Blueprint, renderer: Renderer, readings: dict[int, Estimates], budget: int, baseline: Baseline
 ) -> list[str]:
-    """What to type, most promising first: a budget at which a signal was read, other problems, a model that thinks less."""
+    """What to try, most promising first: a budget with a measured signal, other problems, a model that thinks less."""
     now = readings[budget]
     cut = now["truncated"].value > MOST_CUT
     wanted = [
         None if now["signal"].low >= ENOUGH else smallest_with_signal(readings),
         next((b for b, r in readings.items() if r["truncated"].value <= MOST_CUT), None) if cut else None,
     ]
-    # A schedule that starts wider than max_tokens keeps its proportion.
+    # With a schedule, max_tokens is smaller than the first budget by this factor.
     wider = blueprint.budget.first(blueprint.max_tokens) / blueprint.max_tokens
     found = [
         f"max_tokens={round(b / wider)} ({facts(readings[b], baseline)})"
         for b in dict.fromkeys(filter(None, wanted))
-        if round(100 * readings[b]["signal"].value) > 0  # what reads as 0 % would help nobody
+        if round(100 * readings[b]["signal"].value) > 0  # a budget shown with 0 % would not help
     ]
     if not found:
         widest = max(readings)
@@ -230,7 +226,7 @@ def remedies(
             ]
     if not cut:
         return found
-    # It begins with a wider budget than the run's.
+    # It starts with a wider budget.
     if isinstance(blueprint.budget, Constant) and any(
         reading["signal"].value > 0 for b, reading in readings.items() if b > budget
     ):

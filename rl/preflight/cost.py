@@ -1,6 +1,6 @@
-"""What a run would take in steps, tokens, time and money: estimates from a sample of its first policy.
+"""A run's steps, tokens, time and price, estimated from a sample of the untrained policy.
 
-They hold while completions stay as long as they are before training.
+The estimates assume that completions keep their length during training.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from typing import Any
 
 from rl.blueprint import Blueprint
 from rl.engines.base import Learner
-from rl.engines.prices import batch_tokens, price_date
-from rl.rollouts import Rollout, TrainingRow
+from rl.engines.prices import Tokens, batch_tokens, price_date
+from rl.preflight.ceiling import Ceiling, Sampling, token_ceiling
+from rl.rollouts import Completion, Rollout, TrainingRow
 
 
 @dataclass(frozen=True)
 class RunCost:
     """Per step: rollouts, their prompt and completion tokens, seconds of sampling and updating.
 
-    steps: of the run. token_ceiling: completion tokens of the run, were every completion cut. usd: of the run, at the
-    prices of `price_date`; None where no price is published.
+    steps: of the run. ceiling: completion tokens of the run if every completion is cut. other_seconds: of sampling in
+    evaluations and in the check before step 1. usd: of the whole run, at the prices of `price_date`; None where no price
+    is published.
     """
 
     steps: int
@@ -30,17 +32,18 @@ class RunCost:
     completion_tokens: int
     sample_seconds: float
     update_seconds: float
-    token_ceiling: int
+    ceiling: Ceiling
+    other_seconds: float
     usd: float | None
     price_date: str
 
     @property
     def seconds(self) -> float:
-        """Of the whole run, without evaluations, checkpoints and loading."""
-        return self.steps * (self.sample_seconds + self.update_seconds)
+        """Of the whole run, without checkpoints and loading."""
+        return self.steps * (self.sample_seconds + self.update_seconds) + self.other_seconds
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "seconds": self.seconds}
+        return {**asdict(self), "token_ceiling": self.ceiling.tokens, "seconds": self.seconds}
 
 
 def run_cost(
@@ -50,14 +53,27 @@ def run_cost(
     rollouts: Sequence[Rollout],
     tokens_per_second: float,
     update_seconds_per_token: float,
+    test_problems: int,
 ) -> RunCost:
-    """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch."""
-    count = problems * blueprint.group_size
-    scale = count / len(rollouts)
-    prompt = round(scale * sum(len(r.prompt_tokens) for r in rollouts))
-    completion = round(scale * sum(len(r.completion.tokens) for r in rollouts))
+    """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch.
+
+    Evaluations are estimated with the same completions, cut at `max_tokens`. The check before step 1 has a wider budget:
+    a completion that the first budget cuts counts as one that the wider budget cuts too.
+    """
+    ceiling = token_ceiling(blueprint, steps, problems, test_problems)
+    count = ceiling.training.rollouts
+    prompts = sum(len(r.prompt_tokens) for r in rollouts) / len(rollouts)
+
+    def sampled(part: Sampling) -> Tokens:
+        """Of one batch of `part`, scaled from the rollouts."""
+        lengths = sum(_length(r.completion, part.max_tokens) for r in rollouts) / len(rollouts)
+        return Tokens(round(part.rollouts * prompts), round(part.rollouts * lengths))
+
+    step = sampled(ceiling.training)
+    prompt, completion = step.prefill, step.sample
+    others = [sampled(part) * part.batches for part in (ceiling.evaluations, ceiling.preflight)]
     prices = blueprint.engine.usd_per_million(blueprint)
-    tokens = batch_tokens(prompt, completion, blueprint.loss.passes) * steps
+    tokens = sum(others, batch_tokens(prompt, completion, blueprint.loss.passes) * steps)
     return RunCost(
         steps=steps,
         rollouts=count,
@@ -65,14 +81,21 @@ def run_cost(
         completion_tokens=completion,
         sample_seconds=completion / tokens_per_second,
         update_seconds=completion * update_seconds_per_token * blueprint.loss.updates_per_batch,
-        token_ceiling=steps * count * blueprint.budget.first(blueprint.max_tokens),
+        ceiling=ceiling,
+        other_seconds=sum(other.sample for other in others) / tokens_per_second,
         usd=None if prices is None else tokens.usd(prices),
         price_date=price_date(),
     )
 
 
+def _length(completion: Completion, max_tokens: int) -> int:
+    """Its tokens at a budget of `max_tokens`; one that was cut at a smaller budget uses the whole of a larger one."""
+    cut = completion.stop_reason == "length"
+    return max_tokens if cut else min(len(completion.tokens), max_tokens)
+
+
 def forward_seconds_per_token(learner: Learner, rollouts: Sequence[Rollout]) -> float:
-    """Seconds of a forward pass of the learner for each completion token, timed on some rollouts."""
+    """Seconds per completion token of a learner's forward pass, timed on `rollouts`."""
     rows = [
         TrainingRow(
             r.prompt_tokens, r.completion.tokens, r.completion.logprobs, [0.0] * len(r.completion.tokens)

@@ -1,4 +1,4 @@
-"""What `recipes.preflight` leaves: tables on the terminal, preflight.json, and a picture in two themes."""
+"""The output of `recipes.preflight`: tables on the terminal, preflight.json, a picture in two themes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Memory = Mapping[str, float]  # rl.memory.step_memory's
+Memory = Mapping[str, float]  # bytes by part, from EngineConfig.step_memory
 
 COLUMNS = {
     "truncated": "cut",
@@ -35,7 +35,7 @@ PANELS = {"cuts": ("truncated", "format", "accuracy"), "teaches": ("signal", "re
 
 
 def tables(found: Preflight, cost: RunCost, memory: Memory | None) -> list[Table | str]:
-    """What was read at each budget, what it says about the run's own, and what the run would take."""
+    """The measurements at each budget, the verdict on the run's own budget, and the run's estimated cost."""
     widest = max(found.readings)
     smallest = (
         f"no budget up to {widest} has enough signal"
@@ -81,7 +81,7 @@ def cell(name: str, estimate: Estimate | None) -> str:
 
 
 def length(quantile: Estimate, widest: int) -> str:
-    """E.g. "83 (81…86)", or "> 128" for a completion that the widest budget cut."""
+    """E.g. "83 (81…86)", or ">128" for a completion that the widest budget cut."""
     value, low, high = (f"{tokens:g}" if math.isfinite(tokens) else f">{widest}" for tokens in quantile)
     return f"{value} ({low}…{high})"
 
@@ -90,10 +90,11 @@ def _estimates(cost: RunCost, memory: Memory | None) -> Table:
     table = Table(title="the run, estimated", title_justify="left", show_header=False, box=None)
     lines = {
         "optimiser steps": f"{cost.steps:,} of {cost.rollouts:,} rollouts",
-        "tokens a step": f"{cost.completion_tokens:,} sampled, {cost.prompt_tokens:,} of prompts, as long as answers stay as they are",
-        "token ceiling": f"{cost.token_ceiling:,} completion tokens",
+        "tokens a step": f"{cost.completion_tokens:,} sampled, {cost.prompt_tokens:,} of prompts, if answers keep their length",
+        "token ceiling": f"{cost.ceiling.tokens:,} completion tokens",
+        **cost.ceiling.lines(),
         "time a step": f"{duration(cost.sample_seconds)} to sample (measured rate), {duration(cost.update_seconds)} to update (from a forward pass)",
-        "time": f"{duration(cost.seconds)}, without evaluations and checkpoints",
+        "time": f"{duration(cost.seconds)}, without loading and checkpoints",
     }
     if memory:
         parts = ", ".join(
@@ -123,7 +124,7 @@ def gib(size: float) -> str:
 def write_files(
     folder: Path, found: Preflight, cost: RunCost, memory: Memory | None, words: Words
 ) -> dict[str, Path]:
-    """Writes the files into `folder`, in place of an earlier preflight's, and returns them by what they are."""
+    """Writes the files into `folder`, replacing an earlier preflight's; returns their paths by kind."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / "preflight.json"
     document = {**found.to_json(), "estimate": cost.to_json(), "memory_bytes": memory}
@@ -134,7 +135,7 @@ def write_files(
 
 
 def draw(found: Preflight, colors: Colors, words: Words) -> Figure:
-    """What the budgets cut, and what they teach, with intervals; the run's own budget is the dashed line."""
+    """Cut, format and correct shares, and signal and reward, against the budget; dashed: the run's own budget."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.6), layout="constrained")

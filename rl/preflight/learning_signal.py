@@ -1,4 +1,4 @@
-"""How much a loss can learn from completions at a token budget, and how long they are: estimates over P problems."""
+"""The learning signal of completions at a token budget, and their lengths: estimates over P problems."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rl.evaluation.measures import by_problem
 from rl.evaluation.statistics import RESAMPLES, Estimate, estimate_share
 from rl.rollouts import Rollout
 
-ENOUGH = 0.1  # of the groups, or batches: what the lower end of the interval must reach
+ENOUGH = 0.1  # share of groups or batches with a signal that the lower end of the interval must reach
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a loss compares a reward with: `size` completions of one problem (a group), or of a whole batch."""
+    """The rollouts that a loss compares rewards within: `size` completions of one problem (a group), or of a batch."""
 
     grouped: bool
     size: int
@@ -27,13 +27,13 @@ class Baseline:
 
     @property
     def label(self) -> str:
-        """The key of its words in rl/report/words.py."""
+        """Its key in rl/report/words.py."""
         return "signal_of_groups" if self.grouped else "signal_of_batches"
 
     def signal(self, rollouts: Sequence[Rollout]) -> Estimate:
-        """The share of such groups, or batches, whose members earn different rewards: no other moves a weight.
+        """The share of groups, or batches, with different rewards: only these change weights.
 
-        Of groups, unbiased (`group_signal`). Of batches, 1 - q**size with q the share of the commonest reward.
+        Groups: unbiased (`group_signal`). Batches: 1 - q**size, where q is the share of the most frequent reward.
         """
         groups = [[rollout.reward for rollout in group] for group in by_problem(rollouts)]
         if self.grouped:
@@ -45,14 +45,14 @@ class Baseline:
 
 
 def baseline_of(blueprint: Blueprint, completions: int) -> Baseline:
-    """The run's; where it has larger groups than `completions`, groups of that size, of which fewer have a signal."""
+    """The run's baseline. Groups are limited to `completions`; smaller groups have a signal less often."""
     if blueprint.loss.needs_groups:
         return Baseline(grouped=True, size=min(completions, blueprint.group_size))
     return Baseline(grouped=False, size=blueprint.batch_size * blueprint.group_size)
 
 
 def group_signal(rewards: Sequence[float], size: int) -> float:
-    """The chance that `size` of a problem's completions, drawn without replacement, do not all earn the same.
+    """The chance that `size` of a problem's completions, drawn without replacement, do not all have the same reward.
 
     A U-statistic: unbiased for a group of `size` fresh completions (Hoeffding 1948), as pass@k is.
     """
@@ -61,7 +61,7 @@ def group_signal(rewards: Sequence[float], size: int) -> float:
 
 
 def length_quantile(rollouts: Sequence[Rollout], share: float) -> Estimate:
-    """The tokens that `share` of the completions do not exceed; inf where that is one which its budget cut.
+    """The length in tokens that a share `share` of the completions does not exceed; inf if it lies among the cut ones.
 
     The interval resamples whole problems, as rl/evaluation/statistics.py does.
     """
@@ -74,7 +74,7 @@ def length_quantile(rollouts: Sequence[Rollout], share: float) -> Estimate:
     draws = numpy.random.default_rng(0).multinomial(
         len(groups), numpy.full(len(groups), 1 / len(groups)), RESAMPLES
     )
-    # Each row: how often each completion, from the shortest to the longest, is drawn; the first row is the sample itself.
+    # Each row: draws of each completion, shortest first, summed up; the first row is the sample itself.
     counts = numpy.vstack([numpy.ones(len(groups), int), draws])[:, owners[order]].cumsum(axis=1)
     value, *resampled = numpy.array(lengths)[order][(counts >= share * counts[:, -1:]).argmax(axis=1)]
     low, high = numpy.quantile(resampled, (0.025, 0.975), method="higher")

@@ -1,4 +1,4 @@
-"""HTML pages of their own: pictures embedded, nothing fetched, every text escaped."""
+"""Self-contained HTML pages: pictures embedded, nothing fetched, all text escaped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Language = Literal["en", "ja"]
 
 
 def language_of(run_dir: Path) -> Language:
-    """The run's own choice, `report.language` in its config.yaml; English where it says none."""
+    """`report.language` in the run's config.yaml; English if it is missing."""
     try:
         config = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
         language = config["report"]["language"]
@@ -53,7 +53,7 @@ def _data_url(path: Path) -> str:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A line a row, a column a name in the order in which they first appear; a missing value is empty."""
+    """Writes one line per row, columns in the order in which names first appear; missing values are empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -62,7 +62,7 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def require_room(folder: Path, numbers: str) -> None:
-    """Raises UserError where something else stands in the place of the page, its pictures or its CSV."""
+    """Raises UserError if a file or folder blocks the page, its pictures or its CSV."""
     for name, blocks in {"report": Path.is_file, "report.html": Path.is_dir, numbers: Path.is_dir}.items():
         if blocks(folder / name):
-            raise UserError(f"run={folder}: {name} stands where the report goes; move it away and try again")
+            raise UserError(f"run={folder}: {name} is in the way of the report; move it and try again")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARES = {"reward_total", "reward_correct", "reward_format", "frac_all_good", "frac_truncated"}
-# Metric -> its name in evaluations.jsonl, where it has an interval.
+# Metric -> its name in evaluations.jsonl, if it has an interval there.
 EVALUATED = {
     "reward_total": "reward",
     "reward_correct": "accuracy",
@@ -37,7 +37,7 @@ def save_plots(rows: Rows, evaluations: Rows, folder: Path, words: Words) -> dic
 
 
 def pictures(rows: Rows, evaluations: Rows, words: Words) -> dict[str, Callable[[Colors], Figure | None]]:
-    """How each picture of a run is drawn; to be called inside `plot_style.style`."""
+    """A drawing function for each picture of a run; call them inside `style` of rl/report/style.py."""
     return {
         "curves": partial(draw_curves, rows, evaluations, words=words),
         "groups": partial(draw_groups, rows, words=words),
@@ -46,7 +46,7 @@ def pictures(rows: Rows, evaluations: Rows, words: Words) -> dict[str, Callable[
 
 
 def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, words: Words) -> Figure:
-    """Eight small curves, in the order in which a run is judged, with what the test problems said."""
+    """Eight small curves of the main metrics, most important first, with the evaluations."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 5.6), layout="constrained")
@@ -59,7 +59,7 @@ def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, words: Words) -> 
 
 
 def draw_groups(rows: Rows, colors: Colors, words: Words) -> Figure | None:
-    """Shares of groups all good, mixed, all bad: only the mixed ones teach a group-relative loss anything."""
+    """Shares of groups all good, mixed, all bad: group-relative losses learn only from mixed ones."""
     return _stack(rows, OUTCOMES, colors, words)
 
 
@@ -71,7 +71,7 @@ def draw_reasons(rows: Rows, colors: Colors, words: Words) -> Figure | None:
 
 
 def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, words: Words) -> None:
-    """One metric over the steps; the lengths also with their median to 90 % band and the budget in force."""
+    """One metric over the steps; lengths also with a band from the median to the 90 % quantile, and the budget."""
     steps, values = series(rows, name)
     axes.plot(steps, values, color=colors[0], linewidth=1.8, marker="o" if len(steps) == 1 else "")
     if name == "tokens/mean":
@@ -93,7 +93,7 @@ def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, words: Words) -> N
 
 
 def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str, words: Words) -> None:
-    """What the test problems said of one metric, with its 95 % intervals where it was measured with them."""
+    """One metric on the test problems, with 95 % intervals where available."""
     points = [(row["step"], measured(row, EVALUATED.get(name, ""))) for row in evaluations]
     known = [(step, estimate) for step, estimate in points if estimate is not None]
     if known:
@@ -118,7 +118,7 @@ def _stack(rows: Rows, names: Sequence[str], colors: Colors, words: Words) -> Fi
     shown = [words.get(name, name.removeprefix("grade/")) for name in names]
     areas = axes.stackplot(steps, heights, labels=shown, colors=colors[: len(names)], step="mid")
     for area in areas:
-        area.set_edgecolor(axes.get_facecolor())  # a line between neighbours, for eyes that see no hue
+        area.set_edgecolor(axes.get_facecolor())  # a line between neighbours, for color-blind readers
         area.set_linewidth(1)
     axes.set_ylim(0, 1)
     axes.margins(x=0)

@@ -26,14 +26,14 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]  # two samples, early and lat
 def write_report(run_dir: Path, language: Language | None = None) -> Path:
     """Writes report.html, metrics.csv and report/*.png into the run directory; returns the page's path.
 
-    The page needs no network and no other file. Its language is the run's own `report.language` unless given. A run that is still going is reported as far as it is.
+    The page needs no network and no other file. language: None: the run's own `report.language`. An unfinished run is
+    reported up to its last step.
 
-    Raises UserError when the directory is no run directory, no step has been logged yet, or one of its files is not
-    what a run writes.
+    Raises UserError if it is not a run directory, no step has been logged yet, or one of its files is broken.
     """
     metrics_path = run_dir / "metrics.jsonl"
     if run_dir.is_file():
-        raise UserError(f"run={run_dir}: is a file; give the run directory that it lies in")
+        raise UserError(f"run={run_dir}: is a file; give its run directory")
     if not metrics_path.is_file():
         raise UserError(
             f"run={run_dir} has no metrics.jsonl: give a run directory, such as runs/rl_basic/..."
@@ -73,10 +73,10 @@ def write_report(run_dir: Path, language: Language | None = None) -> Path:
 
 
 def before_and_after(samples: Rows) -> tuple[list[Pair], bool]:
-    """Up to four (early, late) pairs of samples, and whether both are answers to one problem.
+    """Up to four (early, late) pairs of samples, and whether each pair answers the same problem.
 
-    Problems seen at more than one step, those farthest apart first (the test problems of `eval_every` are the
-    same each time). A run that never met a problem twice is shown by its first and its last step's samples.
+    Prefers problems sampled at several steps, those farthest apart first (evaluations repeat the same test problems).
+    Without such problems, pairs the samples of the first step with those of the last.
     """
     seen: dict[str, list[Mapping[str, Any]]] = {}
     for row in samples:
@@ -95,7 +95,7 @@ def first_and_last(rows: Rows) -> Rows:
 
 
 def evaluation_table(evaluations: Rows) -> list[tuple[str, list[str]]]:
-    """(name, its estimate in each evaluation, as text) of what was measured on the test problems."""
+    """(name, its estimate in each evaluation, as text) for each measure on the test problems."""
     names = [*EVALUATED, *(name for name in (evaluations[-1] if evaluations else ()) if "@" in name)]
     return [(name, [format_estimate(name, measured(row, name)) for row in evaluations]) for name in names]
 
@@ -109,18 +109,18 @@ def preflight_table(budgets: Rows) -> list[tuple[int, list[tuple[str, str, str]]
 
 
 def read_samples(run_dir: Path) -> Rows:
-    """The lines of samples.jsonl. Raises UserError when one of them is no sample."""
+    """The lines of samples.jsonl. Raises UserError for a line that is not a sample."""
     path = run_dir / "samples.jsonl"
     rows = read_jsonl(path)
     if not all(isinstance(row.get(name), str) for row in rows for name in ("id", "question")):
         raise UserError(
-            f"{path}: a line is no sample; expected objects with step, id and question; remove the file and try again"
+            f"{path}: a line is not a sample; expected objects with step, id and question; remove the file and try again"
         )
     return rows
 
 
 def _read_object(path: Path, key: str, kind: type) -> dict[str, Any]:
-    """The object in a file of the run; {} when there is no file. Raises UserError for what lacks the key."""
+    """The JSON object in a file; {} if there is no file. Raises UserError for anything without the key."""
     text = _read_text(path)
     if not text:
         return {}
@@ -130,7 +130,7 @@ def _read_object(path: Path, key: str, kind: type) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict) or not isinstance(value.get(key), kind):
         raise UserError(
-            f'{path}: is no {path.stem}; expected {{"{key}": ...}}; remove the file and try again'
+            f'{path}: not a valid {path.name}; expected {{"{key}": ...}}; remove the file and try again'
         )
     return value
 

@@ -1,4 +1,4 @@
-"""How every picture looks: readable by a color-blind person, in dark and light, with Japanese words where asked.
+"""The look of every picture: readable with color blindness, in a dark and a light theme, with Japanese text if asked.
 
 matplotlib's global settings are left as they were.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
-Words = Mapping[str, str]  # what to write beside or instead of a name: one language of rl/report/words.py
+Words = Mapping[str, str]  # labels by name: one language of rl/report/words.py
 Colors = Sequence[str]
 Themed = dict[str, Path]  # {"light": PNG, "dark": PNG}
 
-# Okabe and Ito's palette ("Color Universal Design", 2008), for each theme in an order in which the colors
-# stand out from the paper and neighbors in a stack differ in lightness too.
+# Okabe and Ito's palette ("Color Universal Design", 2008), ordered for each theme so that colors contrast with the
+# background and neighbors in a stack also differ in lightness.
 THEMES = {
     "light": {
         "ink": "#1f2328",
@@ -38,13 +38,13 @@ THEMES = {
         "series": "#56B4E9 #E69F00 #D55E00 #0072B2 #CC79A7 #009E73 #8c959f #F0E442",
     },
 }
-MARKERS = "osD^vPX*"  # one for each color of a theme, for eyes that see no hue
+MARKERS = "osD^vPX*"  # one per color of a theme, for color-blind readers
 
-_drawing = threading.RLock()  # the settings are the process's: one figure at a time
+_drawing = threading.RLock()  # matplotlib's settings are global: one figure at a time
 
 
 def save_themed(folder: Path, name: str, draw: Callable[[Colors], Figure | None]) -> Themed:
-    """Draws `name`-light.png and `name`-dark.png into the folder; {} when `draw` has nothing to show."""
+    """Draws `name`-light.png and `name`-dark.png into the folder; {} if `draw` returns None."""
     folder.mkdir(parents=True, exist_ok=True)
     files: Themed = {}
     for theme in THEMES:
@@ -57,12 +57,12 @@ def save_themed(folder: Path, name: str, draw: Callable[[Colors], Figure | None]
 
 
 def render(figure: Figure) -> Image:
-    """The figure in 256 colors: lines and letters lose nothing by it but two thirds of a PNG's bytes."""
+    """The figure in 256 colors: looks the same for lines and text, with a third of the bytes."""
     from PIL import Image
 
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=144)
-    # Maximum coverage keeps a thin line's color, which the default would mix into the nearest common one.
+    # Maximum coverage keeps the colors of thin lines; the default merges them into common colors.
     return Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
 
 
@@ -74,7 +74,7 @@ def style(theme: str) -> Iterator[Colors]:
     _add_japanese_font()
     ink, paper, grid = (THEMES[theme][part] for part in ("ink", "paper", "grid"))
     settings: dict[Any, Any] = {
-        "font.family": ["DejaVu Sans", "IPAexGothic"],  # the second where the first lacks a glyph
+        "font.family": ["DejaVu Sans", "IPAexGothic"],  # the second for glyphs that the first lacks
         "figure.facecolor": paper,
         "savefig.facecolor": paper,
         "axes.facecolor": paper,
@@ -98,7 +98,7 @@ def style(theme: str) -> Iterator[Colors]:
 
 @functools.cache
 def _add_japanese_font() -> None:
-    """Makes IPAexGothic known; importing its package would set it for every figure in the process."""
+    """Registers IPAexGothic; importing its package would set it for every figure of the process."""
     from matplotlib import font_manager
 
     spec = importlib.util.find_spec("matplotlib_fontja")

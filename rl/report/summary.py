@@ -1,4 +1,4 @@
-"""Reading a run back: its main metrics, their course, and the line from its first to its last steps."""
+"""Summarising a run: its main metrics, their series, first against last steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl.evaluation.statistics import Estimate
 
 Rows = Sequence[Mapping[str, Any]]  # the objects of metrics.jsonl
 
-# In the order in which a run is judged: metric name -> its short name on a plain line.
+# Most important first: metric name -> its short name on a plain line.
 MAIN_METRICS = {
     "reward_total": "reward",
     "reward_correct": "correct",
@@ -22,11 +22,11 @@ MAIN_METRICS = {
     "entropy": "entropy",
     "learning_rate": "lr",
 }
-LAST_STEPS = 5  # steps averaged into a run's last value
+LAST_STEPS = 5  # steps in the mean that is shown as a run's last value
 
 
 def series(rows: Rows, name: str) -> tuple[list[int], list[float]]:
-    """A metric's steps and values; steps where it is missing or was not finite are left out."""
+    """A metric's steps and values, without steps where it is missing or not finite."""
     points = [
         (row["step"], row[name]) for row in rows if row.get(name) is not None and math.isfinite(row[name])
     ]
@@ -34,15 +34,15 @@ def series(rows: Rows, name: str) -> tuple[list[int], list[float]]:
 
 
 def last_mean(rows: Rows, name: str) -> float | None:
-    """A metric's mean over the last five steps that have it; None when none has."""
+    """A metric's mean over the last five steps that have it; None if no step has it."""
     last = series(rows, name)[1][-LAST_STEPS:]
     return fmean(last) if last else None
 
 
 def measured(row: Mapping[str, Any], name: str) -> Estimate | None:
-    """An estimate in a line of evaluations.jsonl; None where there was nothing to estimate from.
+    """An estimate in a line of evaluations.jsonl; None if it has no value.
 
-    JSON has no word for infinity: an end of the interval that is null there was that.
+    JSON cannot express infinity, so a null upper end means infinity.
     """
     value, low, high = row.get(name) or (None, None, None)
     if value is None:
@@ -68,7 +68,7 @@ def format_value(name: str, value: float) -> str:
 
 
 def format_estimate(name: str, estimate: Estimate | None) -> str:
-    """The value and its interval, where it has one; "–" for None."""
+    """The value, with its interval if it has one; "–" for None."""
     if estimate is None:
         return "–"
     value, low, high = (format_value(name, number).replace("inf", "∞") for number in estimate)

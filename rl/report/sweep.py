@@ -1,4 +1,4 @@
-"""What a multirun's folder holds: its jobs, how each one ended and what it measured before and after training."""
+"""The contents of a sweep's folder: its jobs, how each ended, and its results before and after training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rl.report.summary import Rows, last_mean, measured, series
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory
 
-# What a sweep compares: the name in evaluations.jsonl -> the name in metrics.jsonl.
+# The measures that a sweep compares: name in evaluations.jsonl -> name in metrics.jsonl.
 MEASURES = {
     "accuracy": "reward_correct",
     "truncated": "frac_truncated",
@@ -24,12 +24,12 @@ MEASURES = {
 }
 BUDGET = "max_tokens"
 
-Measured = dict[str, Estimate]  # by names of MEASURES; what could not be measured is missing
+Measured = dict[str, Estimate]  # by names of MEASURES, without those that could not be measured
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a sweep. settings: its overrides as typed. budget: its max_tokens; None when it never began."""
+    """One run of a sweep. settings: its overrides as typed. budget: its max_tokens; None if it never began."""
 
     folder: Path
     state: str
@@ -50,19 +50,19 @@ class Job:
 
     @property
     def tested(self) -> bool:
-        """Whether it was evaluated on test problems both before its first step and after its last."""
+        """Whether test problems were evaluated both before its first step and after its last."""
         steps = {row["step"] for row in self.evaluations}
         return {1, self.step + 1} <= steps
 
     def before(self) -> Measured:
-        """The policy before training: on the test problems, else what the first step logged, without intervals."""
+        """The policy before training: on test problems, else from the first step's metrics, without intervals."""
         if self.tested:
             return self._at(1)
         firsts = {name: series(self.metrics[:1], metric)[1] for name, metric in MEASURES.items()}
         return {name: Estimate(values[0], math.nan, math.nan) for name, values in firsts.items() if values}
 
     def after(self) -> Measured:
-        """The trained policy: on the test problems, else the mean of the last five steps, without intervals."""
+        """The trained policy: on test problems, else the mean of the last five steps, without intervals."""
         if self.tested:
             return self._at(self.step + 1)
         means = {name: last_mean(self.metrics, metric) for name, metric in MEASURES.items()}
@@ -79,7 +79,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> list[Job]:
-    """The jobs that have begun, in the order of their names, numbers by their size."""
+    """The jobs that have begun, sorted by name with numbers in numeric order."""
     files = folder.glob("*/status.json")
     return [read_job(file.parent) for file in sorted(files, key=lambda file: natural(file.parent.name))]
 
@@ -101,20 +101,20 @@ def read_job(folder: Path) -> Job:
 
 
 def settings_of(overrides: Iterable[str]) -> dict[str, str]:
-    """{key: value} of overrides as typed, without the marks that add or remove."""
+    """{key: value} of overrides as typed, without + and ~ marks."""
     pairs = (str(override).partition("=") for override in overrides)
     return {key.lstrip("+~"): value for key, _, value in pairs}
 
 
 def varied(jobs: Sequence[Job]) -> list[str]:
-    """The keys whose values tell the jobs apart, of those that began."""
+    """The keys whose values differ among the jobs that began."""
     begun = [job.settings for job in jobs if job.budget is not None]
     keys = dict.fromkeys(key for settings in begun for key in settings)
     return [key for key in keys if len({settings.get(key) for settings in begun}) > 1]
 
 
 def lines(jobs: Sequence[Job]) -> tuple[str, dict[str, list[tuple[float, Job]]]]:
-    """What stands on the horizontal axis, and one line of (x, job) for each combination of the other keys.
+    """The key on the horizontal axis, and one line of (x, job) for each combination of the other keys.
 
     The axis is the budget, or the first swept number where all jobs have one budget.
     """
@@ -133,13 +133,13 @@ def lines(jobs: Sequence[Job]) -> tuple[str, dict[str, list[tuple[float, Job]]]]
 
 
 def natural(name: str) -> list[Any]:
-    """A sort key under which max_tokens=64 stands before max_tokens=128."""
+    """A sort key that puts max_tokens=64 before max_tokens=128."""
     parts = re.split(r"(\d+(?:\.\d+)?)", name)
     return [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def _short(value: str) -> str:
-    """The value, a long number with three digits."""
+    """The value; long numbers are rounded to three digits."""
     number = _number(value)
     return value if number is None or len(value) <= 6 else f"{number:.3g}"
 
@@ -152,7 +152,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _read_yaml(path: Path) -> Any:
-    """The file's content; None when it is missing or no YAML."""
+    """The file's content; None if it is missing or not YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

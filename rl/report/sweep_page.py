@@ -1,4 +1,4 @@
-"""A multirun's folder as one self-contained HTML page: what its budgets cost and earned, and what became of each job."""
+"""A sweep's folder as one self-contained HTML page: results by budget, and the state of each job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
     """Writes report.html, sweep.csv and report/sweep-*.png into the sweep's folder; returns the page's path.
 
     The page needs no network and no other file, and links to the reports of the jobs beside it. A sweep that is still
-    going is reported as far as it is. Its language is the first job's own unless given. Raises UserError when the folder holds no job.
+    going is reported as far as it is. language: None: the first job's own. Raises UserError if the folder holds no job.
     """
     jobs = read_sweep(folder)
     if not jobs:
@@ -46,7 +46,7 @@ def write_sweep_report(folder: Path, language: Language | None = None) -> Path:
 
 
 def shown(job: Job) -> dict[str, Any]:
-    """What the page's table says of a job."""
+    """A job's row in the page's table."""
     before, after = (job.before(), job.after()) if job.finished else ({}, {})
     report = f"{quote(job.name)}/report.html" if (job.folder / "report.html").is_file() else None
     cells = [
@@ -63,7 +63,7 @@ def shown(job: Job) -> dict[str, Any]:
 
 
 def settings_of_tests(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """The different settings of the jobs' last evaluations: one, unless the sweep varies them."""
+    """The distinct settings of the jobs' last evaluations: one, unless the sweep varies them."""
     names = ("problems", "completions", "temperature")
     last = [job.evaluations[-1] for job in jobs if job.finished and job.tested]
     found = [{name: row[name] for name in names} for row in last]
@@ -71,7 +71,7 @@ def settings_of_tests(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def row_of(job: Job, keys: Sequence[str]) -> dict[str, Any]:
-    """A line of sweep.csv; an interval that is not known, or has no end, is empty."""
+    """A line of sweep.csv; unknown or infinite numbers are empty."""
     row: dict[str, Any] = {
         "job": job.name,
         "state": job.state,

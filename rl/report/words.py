@@ -1,4 +1,4 @@
-"""The report's words in English and Japanese. Metric names stay as they are; these stand beside them."""
+"""The report's texts in English and Japanese, shown beside the untranslated metric names."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ WORDS = {
         "last": "last {count} steps, mean",
         "curves": "Curves",
         "groups": "Group outcomes",
-        "groups_note": "Completions of one problem, together. Only mixed groups teach a group-relative loss.",
+        "groups_note": "Completions of one problem, together. Group-relative losses learn only from mixed groups.",
         "reasons": "Why answers scored 0",
         "reasons_note": "Share of all completions, by reason.",
         "samples": "Before and after",
-        "samples_note": "What the model said to the same problem early and late in the run.",
-        "samples_apart": "What the model said at the first and at the last step.",
+        "samples_note": "Answers to the same problem early and late in the run.",
+        "samples_apart": "Answers at the first and at the last step.",
         "thinking": "thinking",
         "cut": "cut after {count} tokens",
         "no_answer": "no answer",
@@ -62,7 +62,7 @@ WORDS = {
         "evaluations": "Test problems",
         "evaluations_note": "{problems} test problems; completions of each: {completions}; temperature: {temperature}.",
         "intervals": "In brackets and as bars: 95 % intervals over the problems.",
-        "preflight": "What the budget was going to do",
+        "preflight": "The budget before training",
         "preflight_note": "Before the first step: {problems} train problems, completions of each: {completions}.",
         "none_correct": "nothing was correct",
         "cuts": "What a budget leaves of the answers",

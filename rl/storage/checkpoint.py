@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or absent: a temporary folder, synced, renamed, its marker written last."""
+"""Atomic checkpoints: written to a temporary folder, marker file last, then synced and renamed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MARKER = "complete.json"
 
 
 def save(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Writes `checkpoints/step-000020` by calling `write` on a temporary folder; a whole one is left as it is.
+    """Writes `checkpoints/step-000020` by calling `write` on a temporary folder; an existing complete one is kept.
 
-    Whatever interrupts it, earlier checkpoints stay as they were.
+    An interruption at any point leaves earlier checkpoints unchanged.
     """
     final = checkpoints / f"step-{step:06d}"
     if final.is_dir() and _fault(final) is None:
@@ -36,7 +36,7 @@ def save(checkpoints: Path, step: int, write: Callable[[Path], None]) -> Path:
 
 
 def write_folder(final: Path, write: Callable[[Path], None]) -> None:
-    """Makes or replaces folder `final`: `write` fills a temporary one, which is synced and renamed."""
+    """Creates or replaces folder `final`: `write` fills a temporary folder, which is synced and renamed."""
     temporary = final.with_name(f".{final.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -53,9 +53,9 @@ def write_folder(final: Path, write: Callable[[Path], None]) -> None:
 
 
 def prune(checkpoints: Path, newest: Path, keep_last: int, keep: Collection[Path] = ()) -> None:
-    """Removes all before `newest`, which was just saved, but the last `keep_last` and those in `keep`.
+    """Removes old checkpoints up to `newest`, the one just saved, except the last `keep_last` and those in `keep`.
 
-    What a crash left half written or half deleted goes too.
+    Also removes what a crash left half written or half deleted.
     """
     for leftover in checkpoints.glob(".step-*"):
         shutil.rmtree(leftover)
@@ -66,17 +66,17 @@ def prune(checkpoints: Path, newest: Path, keep_last: int, keep: Collection[Path
 
 
 def latest(checkpoints: Path, last_step: float = math.inf) -> Path | None:
-    """The newest whole checkpoint up to `last_step`; each broken one that is passed over is named with the reason."""
+    """The newest complete checkpoint up to `last_step`; logs a warning with the reason for each broken one it skips."""
     for path in reversed([path for path in steps(checkpoints) if step_of(path) <= last_step]):
         fault = _fault(path)
         if fault is None:
             return path
-        log.warning("checkpoint %s is not complete (%s); taking the one before it", path.name, fault)
+        log.warning("checkpoint %s is incomplete (%s); using the one before it", path.name, fault)
     return None
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """All checkpoints, whole or not, oldest first."""
+    """All checkpoints, complete or not, oldest first."""
     found = (path for path in checkpoints.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
     return sorted((path for path in found if path.is_dir()), key=step_of)
 
@@ -109,7 +109,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Takes a folder away in one move, so that none is ever seen half deleted."""
+    """Renames a folder before deleting it, so that it never appears half deleted."""
     if folder.exists():
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Folders that cannot be made and disks that cannot be written, each as one line."""
+"""One-line errors for folders that cannot be created and disks that cannot be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rl.errors import UserError
 
-# Errors of the disk, not of the program, and what helps.
+# Errors of the disk, not of the program, and the remedy for each.
 DISK_ERRORS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
@@ -23,10 +23,10 @@ DISK_ERRORS = {
 
 @contextmanager
 def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
-    """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the choice of the place.
+    """Turns a full disk, a read-only folder or a file-size limit into one line; `key` is the option that chose the place.
 
-    So is any other error of the operating system over a file in `folder`. Libraries wrap such an error in one of their
-    own, or only quote it.
+    Does the same for any other operating-system error on a file in `folder`. Looks through causes and quoted messages,
+    because libraries wrap such errors.
     """
     try:
         yield
@@ -35,13 +35,13 @@ def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
         file = getattr(error, "filename", None)
         if code is None and folder and isinstance(error, OSError) and _is_below(file, folder):
             raise UserError(
-                f"{key}: {file} cannot be used: {error.strerror}; move it away and type the same command"
+                f"{key}: {file} cannot be used: {error.strerror}; move it away and repeat the same command"
             ) from error
         if code is None:
             raise
         raise UserError(
-            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and type the"
-            " same command; what was whole stays as it was"
+            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and repeat the"
+            " same command; complete files are unchanged"
         ) from error
 
 
@@ -63,13 +63,13 @@ def _is_below(file: object, folder: str | Path) -> bool:
 
 
 def made_folder(key: str, wanted: str | Path) -> Path:
-    """The folder, made where it is missing. Raises UserError when it cannot be, before work that would be lost."""
+    """The folder, created if missing. Raises UserError if that fails, before any work that would be lost."""
     path = Path(wanted).expanduser().absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{key}={wanted}: no folder can be made there ({error.strerror}); give another {key}"
+            f"{key}={wanted}: cannot create this folder ({error.strerror}); give another {key}"
         ) from None
     return path
 
@@ -77,4 +77,4 @@ def made_folder(key: str, wanted: str | Path) -> Path:
 def no_folder(wanted: str | Path, error: Exception) -> UserError:
     shown = str(wanted) if str(wanted).isprintable() else repr(str(wanted))
     reason = getattr(error, "strerror", None) or error
-    return UserError(f"run_dir={shown}: no folder can be made there ({reason}); give another run_dir")
+    return UserError(f"run_dir={shown}: cannot create this folder ({reason}); give another run_dir")

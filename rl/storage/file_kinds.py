@@ -1,4 +1,4 @@
-"""What a file that cannot be read seems to be instead: text in another encoding, or a pointer of Git LFS."""
+"""Guesses what an unreadable file is: text in another encoding, or a Git LFS pointer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 _LFS_POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # a pointer is shorter
 _UTF16 = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-# Python's name of an encoding, and iconv's; the first that fits is named.
+# Python's name and iconv's name of each encoding, tried in this order.
 _JAPANESE = {"shift_jis": "SHIFT_JIS", "cp932": "CP932", "euc_jp": "EUC-JP"}
 
 
 def likely_encoding(data: bytes) -> str | None:
-    """The encoding, as iconv names it, that bytes seem to be text in which are no readable UTF-8; None: no guess."""
+    """iconv's name of the likely encoding of bytes that are not UTF-8 text; None: no guess, or valid UTF-8."""
     for mark, name in _UTF16.items():
         if data.startswith(mark):
             return name
@@ -41,7 +41,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _is_japanese(data: bytes, codec: str) -> bool:
-    """Whether the bytes read as Japanese: what is in another encoding reads as half-width kana."""
+    """Whether the bytes decode to Japanese text: a wrong codec gives mostly half-width kana."""
     try:
         text = data.decode(codec)
     except UnicodeDecodeError:
@@ -51,7 +51,7 @@ def _is_japanese(data: bytes, codec: str) -> bool:
 
 
 def advice(path: Path | str, data: bytes) -> str | None:
-    """What a text file seems to be, by some of its bytes, and what to type; None when nothing is known of it."""
+    """What a text file seems to be, judged by some of its bytes, and what to type; None: no guess."""
     if data.startswith(_LFS_POINTER):
         return pointer_advice(path)
     encoding = likely_encoding(data)
@@ -60,18 +60,18 @@ def advice(path: Path | str, data: bytes) -> str | None:
     file = Path(path)
     converted = file.with_name(f"{file.stem}.utf8{file.suffix}")
     return (
-        f"{path}: is not UTF-8 text, it looks like {encoding}; type"
+        f"{path}: is not UTF-8 text but looks like {encoding}; type"
         f" iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(converted))} and give that file"
     )
 
 
 def pointer_advice(path: Path | str) -> str:
-    """What to do about a Git LFS pointer."""
+    """The message for a Git LFS pointer, with the command to type."""
     return f"{path}: is a Git LFS pointer, not the file itself; type git lfs pull in the folder it is in"
 
 
 def lfs_pointer(path: Path) -> Path | None:
-    """The file, or the first file right in the folder, that is a Git LFS pointer; None when there is none."""
+    """The file, or the first file directly in the folder, that is a Git LFS pointer; None: there is none."""
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         small = file.is_file() and file.stat().st_size < _POINTER_BYTES
         if small and file.read_bytes().startswith(_LFS_POINTER):

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 
 def read_jsonl(path: Path, last_step: float = math.inf) -> list[dict[str, Any]]:
-    """The file's objects up to `last_step`, without lines that a crash or a hand spoilt. [] when missing."""
+    """The file's objects up to `last_step`, without broken lines (after a crash, or edited by hand). [] when missing."""
     rows = []
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as lines:  # a crash may cut a character in two
@@ -26,7 +26,7 @@ def read_jsonl(path: Path, last_step: float = math.inf) -> list[dict[str, Any]]:
 
 
 def continue_jsonl(path: Path, last_step: int) -> IO[str]:
-    """Opens a JSONL file for appending after cutting off, in one atomic move, what follows `last_step`."""
+    """Opens a JSONL file for appending, after atomically removing the lines behind `last_step`."""
     rows = read_jsonl(path, last_step)
     kept = path.with_suffix(".jsonl.tmp")
     with _open_text(kept, "w") as file:
@@ -39,7 +39,7 @@ def continue_jsonl(path: Path, last_step: int) -> IO[str]:
 
 
 def _open_text(path: Path, mode: str) -> IO[str]:
-    # A lone surrogate in a model's text becomes "\udXXX", which is its escape in JSON too.
+    # A lone surrogate in a model's text becomes "\udXXX", which is also its JSON escape.
     return path.open(mode, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
@@ -48,7 +48,7 @@ def write_row(file: IO[str], row: Mapping[str, Any]) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """`value` with every non-finite float, which JSON has no word for, as None."""
+    """`value` with every non-finite float, which JSON cannot express, as None."""
     if isinstance(value, Mapping):
         return {key: _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""A run's own folder: what it was asked to do, how far it came, and whether it may go on."""
+"""A run's folder: its blueprint, its progress, and whether it may be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ State = Literal["running", "finished", "interrupted", "failed"]
 
 LENGTH = frozenset(("max_steps", "epochs"))
 
-NAME_BYTES = 100  # of a run's name in its folder's; file systems allow 255 in all
+NAME_BYTES = 100  # of the run's name inside the folder name; file systems allow 255 in all
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class RunDirectory:
 
     @property
     def run_id(self) -> str:
-        """The same at each start of this run."""
+        """The run's id, the same at each start."""
         return self.read_status().get("run_id", self.path.name)
 
     @property
     def step(self) -> int:
-        """The last step that status.json knows of; 0 when it knows of none."""
+        """The last step in status.json; 0 when there is none."""
         step = self.read_status().get("step")
         return step if isinstance(step, int) else 0
 
     def read_status(self) -> dict[str, Any]:
-        """status.json; {} before the first start, and when a crash of the machine left it unreadable."""
+        """status.json; {} before the first start, or when a machine crash left it unreadable."""
         return self.read_json("status.json")
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class RunDirectory:
         self.write_json("status.json", status)
 
     def write_asked(self, config: Mapping[str, Any], overrides: list[str]) -> None:
-        """Writes down the blueprint and what was typed for it."""
+        """Writes the blueprint and the overrides that were typed."""
         self.write_yaml("config.yaml", dict(config))
         self.write_yaml("overrides.yaml", overrides)
 
@@ -83,7 +83,7 @@ class RunDirectory:
         self._replace(name, yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=1000))
 
     def _replace(self, name: str, text: str) -> None:
-        """Writes a file in one move, so that no reader and no crash ever sees half of it."""
+        """Writes a file atomically: no reader and no crash ever sees half of it."""
         temporary = self.path / f".{name}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -100,13 +100,13 @@ def open_directory(
     resume: bool,
     resumable: Collection[str],
 ) -> RunDirectory:
-    """The run's folder, locked, with what a new run was asked written down.
+    """The run's folder, locked. A new run's blueprint and overrides are written at once.
 
-    What is asked of an older run is written by `RunDirectory.write_asked` once its data and weights are what they were.
+    For a resumed run the caller writes them with `RunDirectory.write_asked`, after checking its data and weights.
 
-    Without a wanted folder `default` is used, with a number behind it when it is taken, so that two starts never share
-    one. An existing wanted folder is resumed. Raises UserError when it holds a run of another blueprint (keys in
-    `resumable` aside), or anything that is not a run, or when resume is off, or when another process works in it.
+    wanted: the folder to create, or to resume if it exists; None: `default`, with a number appended if it is taken, so
+    that two starts never share a folder. Raises UserError when the folder holds a run of another blueprint (keys in
+    `resumable` may differ) or anything that is not a run, when resume is off, or when another process uses it.
     """
     path = _new_folder(default) if wanted is None else _wanted_folder(wanted)
     _check_is_run(path)
@@ -120,7 +120,7 @@ def open_directory(
     was_finished = RunDirectory(path).read_status().get("state") == "finished"
     directory = RunDirectory(path, lock, was_finished)
     _check_resumable(directory, config, resume, resumable)
-    # Another process of a launch may look only now whether the run is finished.
+    # Another process of the same launch may check only now whether the run is finished.
     if directory.read_status():
         directory.write_status("running", directory.step)
     if not (path / "config.yaml").is_file():
@@ -131,28 +131,28 @@ def open_directory(
 def finished_run(
     wanted: str | Path, config: Mapping[str, Any], resumable: Collection[str]
 ) -> RunDirectory | None:
-    """The folder, when it holds this very run, of this length, already finished, with its weights; else None."""
+    """The folder, if it holds this same run, of this length, finished and with its weights; else None."""
     directory = RunDirectory(_wanted_folder(wanted))
     if not (directory.path / "config.yaml").is_file() or directory.read_status().get("state") != "finished":
         return None
     if not any(directory.final.glob("*")):
         return None
-    # What was moved is opened, and thereby compared.
+    # A place that moved counts as a change here: the run is then opened, which compares its contents.
     return None if _changes(directory, config, set(resumable) - LENGTH) else directory
 
 
 def _locked(path: Path) -> IO[str]:
-    """The lock on a run: it ends with the process, however that ends, and no child of it inherits it (POSIX)."""
+    """The lock on a run. It is released when the process ends in any way, and child processes do not inherit it (POSIX)."""
     try:
         lock = (path / ".lock").open("a+", encoding="utf-8")
     except IsADirectoryError:
-        raise UserError(f"run_dir={path}: .lock is a folder; expected a file: take it away") from None
+        raise UserError(f"run_dir={path}: .lock is a folder; expected a file; remove the folder") from None
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
         raise UserError(
-            f"run_dir={path}: another process ({lock.read().strip()}) trains in it; wait for it, or give another run_dir"
+            f"run_dir={path}: another process ({lock.read().strip()}) is training in it; wait for it, or give another run_dir"
         ) from None
     lock.truncate(0)
     lock.write(f"pid {os.getpid()} on {os.uname().nodename}")
@@ -161,11 +161,9 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _wanted_folder(wanted: str | Path) -> Path:
-    """The absolute path of a folder, there or not. Raises UserError when none can be there."""
+    """The absolute path of a folder, existing or not. Raises UserError for an impossible path."""
     if not str(wanted).strip():
-        raise UserError(
-            "run_dir='': no folder has this name; give run_dir=PATH, or run_dir=null for a new one"
-        )
+        raise UserError("run_dir='': is empty; give run_dir=PATH, or run_dir=null for a new folder")
     try:
         path = Path(wanted).expanduser().absolute()
         path.stat()
@@ -179,14 +177,14 @@ def _wanted_folder(wanted: str | Path) -> Path:
 
 def _check_is_run(path: Path) -> None:
     if path.is_file():
-        raise UserError(f"run_dir={path}: is a file; expected a folder, or a new one's path")
-    # Our own first files begin with a dot: a start that was killed at once leaves nothing else.
+        raise UserError(f"run_dir={path}: is a file; expected a run's folder or a new path")
+    # Our first files begin with a dot: a start that was killed at once leaves only these.
     holds = path.exists() and any(not child.name.startswith(".") for child in path.iterdir())
     if holds and not any((path / name).is_file() for name in ("config.yaml", "status.json")):
         raise UserError(f"run_dir={path}: holds something that is not a run; give an empty or a new folder")
     for name in ("checkpoints", "final"):
         if (path / name).exists() and not (path / name).is_dir():
-            raise UserError(f"run_dir={path}: {name} is a file; expected a folder: take the file away")
+            raise UserError(f"run_dir={path}: {name} is a file; expected a folder; remove the file")
 
 
 def _check_resumable(
@@ -197,26 +195,26 @@ def _check_resumable(
         return
     if not resume:
         raise UserError(
-            f"run_dir={path}: holds a run already; type resume=true to go on, or give another folder"
+            f"run_dir={path}: already holds a run; type resume=true to continue it, or give another folder"
         )
-    # What lies at PLACES may have been moved: it is compared by its contents.
+    # The files at PLACES may have been moved: they are compared by content later.
     if changes := _changes(directory, config, {*resumable, *PLACES}):
         raise UserError(
-            f"run_dir={path}: was started with another blueprint ({'; '.join(changes)}); type the same overrides to go"
-            " on, or give another run_dir (docs/resume.md says what may change)"
+            f"run_dir={path}: was started with another blueprint ({'; '.join(changes)}); type the same overrides to"
+            " continue, or give another run_dir (docs/resume.md says what may change)"
         )
 
 
 def _changes(directory: RunDirectory, config: Mapping[str, Any], safe: Collection[str]) -> list[str]:
-    """What differs from the blueprint that the run was started with, as text, safe keys and what is below them aside."""
+    """The differences from the run's first blueprint, as text, without `safe` keys and the keys below them."""
     try:
         before = yaml.safe_load((directory.path / "config.yaml").read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError):
         before = None
     if not isinstance(before, Mapping):
         raise UserError(
-            f"run_dir={directory.path}: config.yaml is broken, so nothing says which blueprint the run was started with;"
-            " put it back, or delete it to go on with this command's, or give another run_dir"
+            f"run_dir={directory.path}: config.yaml is broken, so the run's blueprint is unknown; restore the"
+            " file, delete it to continue with this command's blueprint, or give another run_dir"
         )
     return [
         f"{key}: {_show(old)} -> {_show(new)}"
@@ -249,7 +247,7 @@ def _new_folder(default: Path) -> Path:
             return path.absolute()
         except FileExistsError:
             continue
-    raise UserError(f"{default}: ten thousand runs of this name in one second; give run_dir=PATH")
+    raise UserError(f"{default}: 10,000 folders of this name exist already; give run_dir=PATH")
 
 
 def default_folder(recipe: str, name: str) -> Path:
@@ -258,6 +256,6 @@ def default_folder(recipe: str, name: str) -> Path:
 
 
 def folder_name(text: str, limit: int) -> str:
-    """`text` as one folder's name: nothing that a file system takes for a path, at most `limit` bytes."""
+    """`text` as a folder name: no path separators or control characters, at most `limit` bytes."""
     plain = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in text)
     return plain.encode()[:limit].decode(errors="ignore")

@@ -1,6 +1,6 @@
-"""The embedded model, made from nothing: a byte-level BPE tokenizer and a small Qwen3, taught on word problems.
+"""Builds the embedded model from scratch: a byte-level BPE tokenizer and a small Qwen3, trained on word problems.
 
-It is the starting point that RL inside a token budget needs: it solves the problems, but mostly in long, self-doubting
+It is a useful starting point for RL inside a token budget: it solves the problems, but mostly in long, self-doubting
 English that a small budget cuts before the boxed answer.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 THINK_TAGS = ("<think>", "</think>")
-IGNORED = -100  # the target of a token that is not to be learnt, for cross_entropy
+IGNORED = -100  # target of tokens without a loss, for cross_entropy
 VOCABULARY = 1024
 CONTEXT = 1024  # tokens
 
@@ -44,15 +44,15 @@ CHAT_TEMPLATE = """\
 {%- endif %}"""
 
 STYLES: tuple[Style, ...] = ("long", "short_en", "short_ja")
-# Shares of STYLES by language. Practice is half short, which teaches the most sums a token; the habit of answering
-# at length, which RL is to break, comes last. The short answers to Japanese questions are mostly Japanese.
+# Shares of STYLES by language. Practice is half short, since short answers have the most sums per token; the habit of
+# long answers, which RL should break, comes last. Short answers to Japanese questions are mostly in Japanese.
 PRACTICE = {"en": (0.5, 0.5, 0.0), "ja": (0.5, 0.15, 0.35)}
 HABIT = {"en": (0.88, 0.12, 0.0), "ja": (0.88, 0.012, 0.108)}
-NO_THINKING = 0.05  # share of examples with the thinking turned off: an empty block, then the short steps
+NO_THINKING = 0.05  # share of examples with thinking off: an empty think block, then the short steps
 SUMS_PER_ROW = 6
 CORPUS_PROBLEMS = 4000  # a language
 
-# A training row: texts, each encoded on its own, and whether it is to be learnt.
+# A training row: texts, each encoded separately, and whether it has a loss.
 Segments = list[tuple[str, bool]]
 
 
@@ -95,7 +95,7 @@ class TinyConfig:
 
 
 def corpus(config: TinyConfig) -> Iterator[str]:
-    """What the tokenizer learns its merges from: questions and answers as they will be asked and given."""
+    """The texts for the tokenizer's merges: questions and answers as used in training."""
     rng = Random(f"corpus {config.seed}")
     for _ in range(CORPUS_PROBLEMS):
         for language in LANGUAGES:
@@ -106,9 +106,9 @@ def corpus(config: TinyConfig) -> Iterator[str]:
 
 
 def make_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerBase:
-    """Qwen3's kind of tokenizer (NFC, single digits, byte-level BPE) with merges learnt from `texts`.
+    """A tokenizer like Qwen3's (NFC, single digits, byte-level BPE) with merges learned from `texts`.
 
-    The think tags are tokens but not special ones, as in Qwen3, so they stay visible in decoded text.
+    The think tags are tokens but not special tokens, as in Qwen3, so they stay visible in decoded text.
     """
     from tokenizers import AddedToken
     from transformers import Qwen2Tokenizer
@@ -153,7 +153,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase) -> Qwen3ForCausalLM:
 
 
 def sums_row(rng: Random) -> Segments:
-    """The bare equations of random problems; only the results are to be learnt."""
+    """The bare equations of random problems; only the results have a loss."""
     row: Segments = []
     while len(row) < 2 * SUMS_PER_ROW:
         for _, equation in draw("train", "en", rng).steps("en"):
@@ -165,7 +165,7 @@ def sums_row(rng: Random) -> Segments:
 def chat_row(
     tokenizer: PreTrainedTokenizerBase, suffix: str, one: WordProblem, style: Style, rng: Random
 ) -> Segments:
-    """`one` with its `suffix` as a chat prompt, and the completion in `style`; now and then with the thinking off."""
+    """`one` with its `suffix` as a chat prompt, and its completion in `style`; sometimes with thinking off."""
     thinks = rng.random() >= NO_THINKING
     prompt: str = tokenizer.apply_chat_template(  # type: ignore[assignment]
         [{"role": "user", "content": one.question + suffix}],
@@ -180,7 +180,7 @@ def chat_row(
 
 
 def lesson(tokenizer: PreTrainedTokenizerBase, config: TinyConfig, step: int, rng: Random) -> list[Segments]:
-    """One batch: sums, then practice, then the habit; new problems of the train split, the languages in turn."""
+    """One batch of the stage at `step` (sums, practice, habit): new train problems, alternating languages."""
     if step < config.sums * config.steps:
         return [sums_row(rng) for _ in range(config.batch_size)]
     shares = HABIT if step >= (1 - config.habit) * config.steps else PRACTICE
@@ -195,7 +195,7 @@ def lesson(tokenizer: PreTrainedTokenizerBase, config: TinyConfig, step: int, rn
 def loss_of(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, rows: list[Segments]
 ) -> torch.Tensor:
-    """Mean cross-entropy (nats) of the tokens to be learnt."""
+    """Mean cross-entropy (nats) of the tokens that have a loss."""
     import torch
     from torch.nn.functional import cross_entropy
     from torch.nn.utils.rnn import pad_sequence
@@ -219,10 +219,10 @@ def teach(
     config: TinyConfig,
     log: Callable[[str], None],
 ) -> None:
-    """Supervised learning in place; `log` gets a line of progress now and then.
+    """Supervised learning in place; `log` is called with a line of progress from time to time.
 
-    Muon (torch.optim.Muon, torch 2.9 or later) moves the matrices and AdamW the rest: AdamW alone had learnt 73 % of
-    the sums after the steps in which Muon reached 98 %.
+    Muon (torch.optim.Muon, torch 2.9 or later) moves the matrices and AdamW the rest: after the same number of
+    steps AdamW alone had learned 73 % of the sums, Muon 98 %.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""What the embedded model can do before any RL, measured, and its model card."""
+"""Measures the embedded model before any RL, and writes its model card."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 BUDGETS = (16, 32, 48, 64, 96, 128)
-WIDEST = 192  # tokens: no answer in the model's habit is this long
+WIDEST = 192  # tokens: longer than any typical answer of the model
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One sampled answer: its length (tokens, the stop token included) and what it is worth when it is not cut."""
+    """One sampled answer: its length (tokens, the stop token included) and whether it is boxed and correct if not cut."""
 
     length: int
     boxed: bool
@@ -29,7 +29,7 @@ class Answer:
     thinking_ja_share: float
 
     def reward(self, budget: int) -> float:
-        """0.9 for the right answer and 0.1 for the box, nothing when `budget` cuts the answer."""
+        """0.9 for a correct answer plus 0.1 for the box; 0 if `budget` cuts the answer."""
         return (0.9 * self.correct + 0.1 * self.boxed) if self.length <= budget else 0.0
 
 
@@ -124,7 +124,7 @@ def _style_table(answers: dict[Language, list[Answer]]) -> str:
 
 
 def _samples(config: TinyConfig) -> str:
-    """The material itself: one problem in each language, in each style it is taught in."""
+    """Training examples: one problem in each language, in both of its styles."""
     rng = Random(1)
     blocks = []
     for language in LANGUAGES:

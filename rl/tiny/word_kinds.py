@@ -13,7 +13,7 @@ RESULTS = "xyzw"  # names of the step results, in order
 
 @dataclass(frozen=True)
 class Wording:
-    """A kind in one language: the question, and for each step what it finds."""
+    """A kind in one language: the question, and a description of each step's result."""
 
     question: str
     finds: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""The embedded data set: seeded English and Japanese word problems, and worked solutions to teach them with.
+"""The embedded data set: seeded English and Japanese word problems, and worked solutions for training on them.
 
-A problem's kind and numbers alone decide its split, in both languages, so no test problem, nor its translation
-or the same sum told with other names, is ever trained on.
+Only a problem's kind and numbers decide its split, in both languages. So neither a test problem, nor its translation,
+nor the same sum with other names is ever in the train split.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Style = Literal["long", "short_en", "short_ja"]
 
 LANGUAGES: tuple[Language, ...] = ("en", "ja")
 
-LARGEST = 30  # no step's result is larger: small sums stay within a million parameters' reach
+LARGEST = 30  # largest result of a step: a million parameters can learn sums this small
 TEST_SHARE = 5  # one number combination in five belongs to the test split
-FRUITLESS_DRAWS = 100  # in a row, and the generator takes it that there are no more new problems
+FRUITLESS_DRAWS = 100  # in a row, after which the generator assumes that no new problems are left
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 SIGNS = {"+": "+", "-": "-", "*": "×", "/": "÷"}
@@ -34,7 +34,7 @@ SIGNS = {"+": "+", "-": "-", "*": "×", "/": "÷"}
 
 @dataclass(frozen=True)
 class WordProblem:
-    """A kind with its numbers (a, b, ... in order), told in one language with one name and one item."""
+    """A kind with its numbers (a, b, ... in order), in one language, with one name and one item."""
 
     kind: Kind
     numbers: tuple[int, ...]
@@ -74,7 +74,7 @@ class WordProblem:
         )
 
     def steps(self, language: Language) -> list[tuple[str, str]]:
-        """What each step finds, in `language`, and its equation, such as ``("all apples", "12+5=17")``."""
+        """Each step's description in `language` and its equation, such as ``("all apples", "12+5=17")``."""
         values = _values(self.numbers, self.results)
         equations = [
             f"{values[left]}{SIGNS[sign]}{values[right]}={result}"
@@ -91,13 +91,13 @@ class WordProblem:
 
 
 def split_of(kind: Kind, numbers: tuple[int, ...]) -> Split:
-    """The split that a number combination belongs to: a hash of the kind and the numbers, nothing else."""
+    """The split that a number combination belongs to: a hash of only the kind and the numbers."""
     key = f"{kind.name} {numbers}".encode()
     return "test" if zlib.crc32(key) % TEST_SHARE == 0 else "train"
 
 
 def results(kind: Kind, numbers: tuple[int, ...]) -> list[int]:
-    """The result of each step; a division that does not come out even gives 0."""
+    """The result of each step; 0 for a division with a remainder."""
     found: list[int] = []
     for left, sign, right in map(tuple, kind.steps):
         values = _values(numbers, found)
@@ -108,7 +108,7 @@ def results(kind: Kind, numbers: tuple[int, ...]) -> list[int]:
 
 
 def draw(split: Split, language: Language, rng: Random) -> WordProblem:
-    """A random problem of `split`: kinds are equally likely, every step's result lies in 1..LARGEST."""
+    """A random problem of `split`: kinds are equally likely; every step's result is in 1..LARGEST."""
     kind = rng.choice(KINDS)
     while True:
         numbers = tuple(rng.randint(low, high) for low, high in kind.ranges)
@@ -123,7 +123,7 @@ def draw(split: Split, language: Language, rng: Random) -> WordProblem:
 def generate(split: Split, count: int, seed: int, language: Literal["en", "ja", "both"]) -> list[Problem]:
     """`count` different problems, a pure function of the arguments; a larger count extends a smaller one.
 
-    With ``both`` the languages alternate. Raises UserError when there are not that many different problems.
+    With ``both`` the languages alternate. Raises UserError if there are fewer different problems.
     """
     rng = Random(f"{split} {seed} {language}")
     stream = _stream(split, language, rng)
@@ -132,7 +132,7 @@ def generate(split: Split, count: int, seed: int, language: Literal["en", "ja", 
         one = next((one for one in islice(stream, FRUITLESS_DRAWS) if one.id not in found), None)
         if one is None:
             raise UserError(
-                f"data.{split}_size={count}: data=word_problems knows about {len(found):,} different {split} problems"
+                f"data.{split}_size={count}: data=word_problems has about {len(found):,} different {split} problems"
                 f" with language={language}; type data.{split}_size={len(found)} or less"
             )
         found[one.id] = one.problem()
@@ -146,7 +146,7 @@ def _stream(split: Split, language: Literal["en", "ja", "both"], rng: Random) ->
 
 
 def _values(numbers: tuple[int, ...], found: list[int]) -> dict[str, int]:
-    """What an operand's character stands for: a digit, a number of the problem, or an earlier result."""
+    """The value of each operand character: a digit, a number of the problem, or an earlier result."""
     digits = {str(digit): digit for digit in range(10)}
     return digits | dict(zip("abcde", numbers, strict=False)) | dict(zip(RESULTS, found, strict=False))
 
@@ -177,10 +177,10 @@ CLOSINGS = (
 
 
 def solution(one: WordProblem, style: Style, rng: Random) -> str:
-    """A whole completion without its stop token: the reasoning in think tags, then the boxed answer.
+    """A complete completion without its stop token: the reasoning in think tags, then the boxed answer.
 
-    ``long`` doubts and checks itself in English, whatever the question's language; ``short_en`` and ``short_ja``
-    only work through the steps. The sentence with the box is in the question's language.
+    ``long`` doubts and checks itself, in English for every question; ``short_en`` and ``short_ja`` contain only the
+    steps. The sentence with the box is in the question's language.
     """
     sentence = {"en": "The answer is \\boxed{%d}.", "ja": "答えは\\boxed{%d}です。"}[
         one.language
@@ -199,7 +199,7 @@ def _short_ja(one: WordProblem, rng: Random) -> str:
 
 
 def _long(one: WordProblem, rng: Random) -> str:
-    """One step checked, one doubt unless the steps are many, a last check: about 100 tokens for every kind."""
+    """One checked step, one doubt (with fewer than 4 steps), a last check: about 100 tokens for every kind."""
     steps = one.steps("en")
     checked = rng.randrange(len(steps))
     parts = [rng.choice(OPENINGS)]

@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_is_one_line(tiny_random_model, tmp_path):
     model, tokenizer = tiny_random_model()
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(UserError, match="not a checkpoint that transformers loads"):
+    with pytest.raises(UserError, match="transformers cannot load this checkpoint"):
         engine_for(tmp_path, tokenizer)
 
 

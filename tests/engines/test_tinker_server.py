@@ -268,7 +268,7 @@ def test_a_server_that_answers_nothing_ends_the_run_with_a_checkpoint_and_a_reas
 def test_a_server_that_dies_ends_the_run_with_a_reason(server, tmp_path):
     """It goes away in the middle of step 2; the step before it was saved, and the same command goes on from there."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import rl.engines.tinker_calls as calls\ncalls.LOOK_SECONDS, calls.SILENT_SECONDS = 0.5, 3.0\n"
+        "import rl.engines.tinker.calls as calls\ncalls.LOOK_SECONDS, calls.SILENT_SECONDS = 0.5, 3.0\n"
     )
     with Proxy(server) as proxy:
         proxy.faults["optim_step"] = ["pass", "die"]

@@ -61,9 +61,9 @@ MISTAKES = {
     "list of the wrong length": (["optimizer.betas=[0.9]"], ["optimizer.betas=[0.9]", "2 values"]),
     "not a number": (["learning_rate=nan"], ["learning_rate=nan: expected a number"]),
     "comma without -m": (["max_tokens=32,64"], ["max_tokens=32,64", "add -m"]),
-    "run_dir under a file": (["run_dir=file/run"], ["run_dir=", "no folder can be made there", "give another run_dir"]),
+    "run_dir under a file": (["run_dir=file/run"], ["run_dir=", "cannot create this folder", "give another run_dir"]),
     "one folder for a sweep": (["-m", "max_tokens=8,16", "run_dir=r"], ["hydra.sweep.dir=FOLDER"]),
-    "folder without a checkpoint": (["model.path=."], ["model.path=.: no config.json in it"]),
+    "folder without a checkpoint": (["model.path=."], ["model.path=.: has no config.json"]),
     "reward function's typo": (
         ["+rewards.x._target_=os.path.join", "+rewards.x.wieght=1"], ["rewards.x.wieght: no such key", "did you mean rewards.x.weight?"],
     ),

@@ -108,7 +108,7 @@ def test_a_given_file_of_originals_goes_before_the_columns_that_a_shipped_set_na
 @pytest.mark.parametrize(
     ("source", "ours", "expected"),
     [
-        ([{"q": "a", "a": "#### 1"}], {}, "no column question or answer in it; it has q, a"),
+        ([{"q": "a", "a": "#### 1"}], {}, "has no column question or answer; it has q, a"),
         ([], {}, "has no rows"),
         ([{"answer": "#### 1"}], {"id": "n"}, "data.source.id=n: no such column in data.source.path="),
         ([{"answer": "#### 1", "n": 1}], {"id": "n"}, "data.source.id=n: no such column in"),
@@ -175,12 +175,12 @@ def test_rows_in_another_encoding_are_named_with_what_converts_them(tmp_path, co
     path = tmp_path / "rows.jsonl"
     path.write_bytes((JAPANESE * 2).encode(codec))
     text = message(lambda: load(config(str(path)), seed=0))
-    assert f"it looks like {name}; type iconv -f {name} -t UTF-8 {path} > " in text
+    assert f"looks like {name}; type iconv -f {name} -t UTF-8 {path} > " in text
     command = text.partition("; type ")[2].partition(" and give that file")[0]
     subprocess.run(command, shell=True, check=True)
     assert load(config(str(tmp_path / "rows.utf8.jsonl")), seed=0).train[0].answer == "7"
     if codec in ("shift_jis", "euc_jp", "utf-16"):
-        assert f"iconv -f {name}" in message(lambda: read_questions(path, DataConfig(name="none")))
+        assert f"iconv -f {name}" in message(lambda: read_questions(path, config(str(path))))
 
 
 @pytest.mark.parametrize(

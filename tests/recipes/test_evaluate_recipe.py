@@ -132,11 +132,11 @@ MISTAKES = {
     "run and model": (["run=same", "model=qwen3-8b"], "a run brings its own model"),
     "run and another model's path": (["run=same", "model.path=other"], "are not those that"),
     "run and model id": (["run=same", "model.id=a/b"], "a run brings its own model"),
-    "weights without a run": (["run=model"], "lies in no run directory"),
+    "weights without a run": (["run=model"], "not in a run directory"),
     "missing adapter": (["adapter=nowhere"], "adapter=nowhere: holds no weights"),
     "another base": (["model.path=other", "adapter=moved/final"], "are not those that"),
     "another chat format": (["run=same", "renderer=role_colon"], "was trained with the chat format"),
-    "out is a file": (["out=rows.jsonl"], "no folder can be made there"),
+    "out is a file": (["out=rows.jsonl"], "cannot create this folder"),
 }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_a_broken_checkpoint_is_passed_over_and_named(damage, folder):
     damage(folder / name / "checkpoints/step-000003")
     process = run(folder, name)
     assert process.wait() == 0, process.err
-    assert "step-000003 is not complete" in process.out and "after step 2" in process.out
+    assert "step-000003 is incomplete" in process.out and "after step 2" in process.out
     assert timeless(folder / name)[:3] == before and len(timeless(folder / name)) == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,7 +121,10 @@ def offline_run(folder: Path) -> tuple[list[dict[str, Any]], int]:
 def test_wandb_without_an_account_is_offline_and_holds_the_six_names_at_every_step(tmp_path: Path) -> None:
     printed = wandb_run(tmp_path / "run", 0, 120, 3)
     (folder,) = (tmp_path / "run").glob("wandb/offline-run-*")
-    assert f"W&B is offline (no API key is configured); upload later with: wandb sync {folder}" in printed
+    assert (
+        f"W&B is offline (no API key is configured); upload later with: wandb sync {shlex.quote(str(folder))}"
+        in printed
+    )
     rows, exit_code = offline_run(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(1, 121))
     for row in rows:
@@ -132,6 +136,15 @@ def test_wandb_follows_a_resumed_run_by_our_own_step(tmp_path: Path) -> None:
     wandb_run(tmp_path / "run", 50, 53, 0)
     rows, _ = offline_run(tmp_path / "run")
     assert [row["step"] for row in rows if SIX[0] in row] == [51, 52, 53]
+
+
+def test_wandb_names_the_offline_folders_of_every_start_of_a_run(tmp_path: Path) -> None:
+    wandb_run(tmp_path / "a run", 0, 2, 1)
+    printed = wandb_run(tmp_path / "a run", 2, 4, 1)
+    folders = sorted((tmp_path / "a run").glob("wandb/offline-run-*"))
+    assert len(folders) == 2
+    command = printed.split("upload later with: ")[1].splitlines()[0]
+    assert shlex.split(command) == ["wandb", "sync", *map(str, folders)]
 
 
 def test_wandb_holds_a_finished_runs_pictures_and_its_samples_before_and_after(tmp_path: Path) -> None:

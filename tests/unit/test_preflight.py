@@ -130,7 +130,7 @@ def test_a_budget_that_cuts_most_is_warned_of_with_what_to_type() -> None:
         "renderer=qwen3_disable_thinking",
         "model=qwen3-8b-base",
     ]
-    assert found.warning is not None and "no step would move the weights" in found.warning
+    assert found.warning is not None and "no step would change the weights" in found.warning
 
 
 def test_nothing_to_say_and_nothing_that_helps() -> None:

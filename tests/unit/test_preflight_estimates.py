@@ -84,7 +84,7 @@ def test_the_price_and_the_time_of_a_run_by_hand() -> None:
     )
     problem, parsed = Problem("p", "q", "1", "en", "test"), Parsed("", "", "", "length")
     rollouts = [
-        Rollout(problem, 0, [1] * 50, Completion([1] * n, [-1.0] * n, "length"), parsed) for n in (100, 200)
+        Rollout(problem, 0, [1] * 50, Completion([1] * n, [-1.0] * n, "stop"), parsed) for n in (100, 200)
     ]
     cost = run_cost(
         blueprint,
@@ -93,12 +93,28 @@ def test_the_price_and_the_time_of_a_run_by_hand() -> None:
         rollouts=rollouts,
         tokens_per_second=600,
         update_seconds_per_token=0.005,
+        test_problems=3,
     )
     assert (cost.rollouts, cost.prompt_tokens, cost.completion_tokens) == (8, 400, 1200)
-    assert (cost.sample_seconds, cost.update_seconds, cost.seconds) == (2.0, 6.0, 80.0)
-    assert cost.token_ceiling == 10 * 8 * 256
+    # Two evaluations of 3 problems, and 8 rollouts before step 1: 2 x 450 and 1200 tokens.
+    assert (cost.sample_seconds, cost.update_seconds) == (2.0, 6.0)
+    assert cost.other_seconds == pytest.approx(3.5) and cost.seconds == pytest.approx(83.5)
+    assert cost.to_json()["token_ceiling"] == 10 * 8 * 256 + 2 * 3 * 256 + 8 * 512
     # 0.195, 0.60 and 0.44 USD a million tokens that are read, sampled and trained
-    assert cost.usd == pytest.approx(10 * (400 * 0.195 + 1200 * 0.60 + 1600 * 0.44) / 1e6)
+    steps = 10 * (400 * 0.195 + 1200 * 0.60 + 1600 * 0.44)
+    others = (2 * 150 + 400) * 0.195 + (2 * 450 + 1200) * 0.60
+    assert cost.usd == pytest.approx((steps + others) / 1e6)
+
+
+def test_a_completion_that_was_cut_may_use_the_whole_of_a_wider_budget() -> None:
+    """Of two completions at 256 tokens one was cut: the check, at 512, is estimated at 256 / 2 + 512 / 2 a rollout."""
+    blueprint = composed("batch_size=4", "group_size=2", "max_tokens=256", "eval_every=0")
+    problem, parsed = Problem("p", "q", "1", "en", "test"), Parsed("", "", "", "length")
+    rollouts = [
+        Rollout(problem, 0, [1], Completion([1] * 256, [-1.0] * 256, reason), parsed) for reason in ("stop", "length")
+    ]  # fmt: skip
+    cost = run_cost(blueprint, 1, 4, rollouts, 100.0, 0.0, test_problems=0)
+    assert cost.other_seconds == pytest.approx(8 * (256 + 512) / 2 / 100)
 
 
 def test_passes_of_an_update() -> None:
@@ -116,7 +132,7 @@ from rl.rollouts import TrainingRow
 from rl.models.loading import open_renderer
 from rl.engines.local.memory import shape_of, step_memory
 from tests.helpers.blueprints import composed
-import rl.engines.learner, rl.engines.sampler, peft, transformers.models.qwen3.modeling_qwen3
+import rl.engines.local.learner, rl.engines.local.sampler, peft, transformers.models.qwen3.modeling_qwen3
 
 def resident(line):
     facts = dict(text.split(":") for text in open("/proc/self/status").read().splitlines() if text.startswith("Vm"))

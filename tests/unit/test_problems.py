@@ -195,7 +195,7 @@ def test_a_leak_is_an_error_unless_allowed(tmp_path: Path) -> None:
 
     text = message(lambda: load(config(train, test_path=test), seed=0))
     assert "1 of 10 train rows" in text
-    assert "train-4 is test-0" in text
+    assert "train-4 equals test-0" in text
     assert "data.allow_leak=true" in text
 
     allowed = load(config(train, test_path=test, allow_leak=True), seed=0)
@@ -215,7 +215,7 @@ def test_a_leak_across_languages(tmp_path: Path) -> None:
     by_text = write(tmp_path / "english.jsonl", rows(2, start=7))
     source = write(tmp_path / "source.jsonl", rows(8))
 
-    assert "train-6 is test-0" in message(
+    assert "train-6 equals test-0" in message(
         lambda: load(config(train, test_path=by_number, source=SourceConfig(id="row")), 0)
     )
     assert "train-7 is test-0" in message(

@@ -229,13 +229,13 @@ def test_what_is_no_run_is_answered_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("status.json", b"garbage", "is no status"),
-        ("status.json", b'["state"]', "is no status"),
-        ("status.json", b"{}", "is no status"),
-        ("preflight.json", b'{"budgets": 3}', "is no preflight"),
-        ("samples.jsonl", b'{"step": 1, "question": "q"}\n', "is no sample"),
+        ("status.json", b"garbage", "not a valid status.json"),
+        ("status.json", b'["state"]', "not a valid status.json"),
+        ("status.json", b"{}", "not a valid status.json"),
+        ("preflight.json", b'{"budgets": 3}', "not a valid preflight.json"),
+        ("samples.jsonl", b'{"step": 1, "question": "q"}\n', "is not a sample"),
         ("config.yaml", "名前".encode("utf-16"), "is not UTF-8"),
-        ("report", b"", "stands where the report goes"),
+        ("report", b"", "is in the way of the report"),
     ],
 )
 def test_a_broken_file_of_the_run_is_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:

@@ -30,6 +30,7 @@ from rl.engines.tinker.calls import (
     waited,
 )
 from rl.errors import Stopped, UserError, nearest
+from rl.models.adapters import adapted_modules
 
 DOWNLOAD_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
@@ -38,9 +39,12 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class Service:
-    """A connection to a service, for adapters of `base_model`. Raises UserError when it cannot be reached."""
+    """A connected service, for adapters of `base_model`. Raises UserError when it cannot be reached.
 
-    def __init__(self, base_model: str) -> None:
+    base_model: "" where only checkpoints are listed, downloaded or deleted.
+    """
+
+    def __init__(self, base_model: str = "") -> None:
         import tinker
 
         logger = logging.getLogger("tinker")
@@ -108,10 +112,10 @@ class Service:
             f"tinker://{run_id.split('/')[0]}/sampler_weights/{last}"  # SkyRL omits the kind but requires it
         )
 
-    def download(self, path: str, folder: Path, base: str) -> None:
+    def download(self, path: str, folder: Path, base: str | None) -> None:
         """Writes the PEFT files of the adapter at `path`, which `save_adapter` returned, into `folder`.
 
-        base: the Hub id or folder of the base model, written to adapter_config.json.
+        base: the Hub id or folder of the base model, for whoever loads the adapter; None: as the service names it.
         """
         with service_errors(f"downloading {path}"):
             if "/external_weights/" in path:
@@ -205,16 +209,15 @@ def adapter_in(archive: bytes) -> dict[str, bytes]:
         return {name: tar.extractfile(members[name]).read() for name in ADAPTER_FILES}  # type: ignore[union-attr]
 
 
-def completed(config: bytes, weights: bytes, base: str) -> bytes:
-    """The adapter_config.json with the fields that PEFT needs.
+def completed(config: bytes, weights: bytes, base: str | None) -> bytes:
+    """An adapter_config.json that PEFT reads right.
 
     SkyRL omits target_modules; PEFT would then silently use its default and drop most of the tensors.
     """
     from safetensors.torch import load
 
     facts = json.loads(config)
-    modules = {name.partition(".lora_")[0].rpartition(".")[2] for name in load(weights)}
-    facts["base_model_name_or_path"] = base
-    facts["target_modules"] = facts.get("target_modules") or sorted(modules)
+    facts["base_model_name_or_path"] = base or facts.get("base_model_name_or_path")
+    facts["target_modules"] = facts.get("target_modules") or adapted_modules(load(weights))
     facts["task_type"] = facts.get("task_type") or "CAUSAL_LM"
     return (json.dumps(facts, indent=1) + "\n").encode()

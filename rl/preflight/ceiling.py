@@ -1,0 +1,85 @@
+"""The most completion tokens that a run can sample: its training steps, its evaluations, the check before step 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl.blueprint import Blueprint
+
+# The check before step 1: about the rollouts of one small step, at up to twice its budget.
+CHECK_ROLLOUTS = 128
+CHECK_COMPLETIONS = 8
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """`batches` batches of `problems` x `completions` rollouts, each of at most `max_tokens` completion tokens."""
+
+    batches: int
+    problems: int
+    completions: int
+    max_tokens: int
+
+    @property
+    def rollouts(self) -> int:
+        """In one batch."""
+        return self.problems * self.completions
+
+    @property
+    def tokens(self) -> int:
+        """In all batches, if the budget cuts every completion."""
+        return self.batches * self.rollouts * self.max_tokens
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Everything that a run samples."""
+
+    training: Sampling
+    evaluations: Sampling
+    preflight: Sampling
+
+    @property
+    def tokens(self) -> int:
+        return self.training.tokens + self.evaluations.tokens + self.preflight.tokens
+
+    def lines(self) -> dict[str, str]:
+        """What each part adds, for a table; only the parts that sample anything."""
+        times = {
+            "training": f"{self.training.batches:,} steps x ",
+            "evaluations": f"{self.evaluations.batches:,} x ",
+            "preflight": "",
+        }
+        return {
+            f"  {name}": f"{prefix}{part.rollouts:,} rollouts x {part.max_tokens:,} tokens = {part.tokens:,}"
+            for name, prefix in times.items()
+            if (part := getattr(self, name)).tokens
+        }
+
+
+def token_ceiling(blueprint: Blueprint, steps: int, problems: int, test_problems: int | None) -> Ceiling:
+    """The ceiling of a run of `steps` steps whose batches have `problems` problems.
+
+    test_problems: of the data set; None: unknown, taken as enough for every evaluation.
+    """
+    budget = blueprint.budget.first(blueprint.max_tokens)
+    tested = blueprint.eval_problems if test_problems is None else min(blueprint.eval_problems, test_problems)
+    checked, completions = check_size(blueprint)
+    return Ceiling(
+        Sampling(steps, problems, blueprint.group_size, budget),
+        Sampling(
+            evaluations(steps, blueprint.eval_every), tested, blueprint.eval_completions, blueprint.max_tokens
+        ),
+        Sampling(int(blueprint.preflight != "off"), min(checked, problems), completions, 2 * budget),
+    )
+
+
+def evaluations(steps: int, every: int) -> int:
+    """How often a run evaluates: before steps 1, 1 + every, 1 + 2 x every, ..., and after the last; every = 0: never."""
+    return -(-steps // every) + 1 if every else 0
+
+
+def check_size(blueprint: Blueprint) -> tuple[int, int]:
+    """Problems, and completions of each, that the check before step 1 samples."""
+    completions = min(blueprint.group_size, CHECK_COMPLETIONS)
+    return min(blueprint.batch_size, CHECK_ROLLOUTS // completions), completions
