@@ -10,6 +10,7 @@ from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
 from rl.engines.local.memory import shape_of, step_memory
 from rl.engines.local.options import LocalOptions
+from rl.errors import UserError
 from rl.models.device import default_kv_gb, resolve_device
 
 
@@ -25,6 +26,11 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         require_one_process(
             "engine=local", "type engine=trl for one run on all of them, or start it with python -m"
         )
+        if blueprint.loss.needs_reference and blueprint.model.lora is None:
+            raise UserError(
+                "model.lora=null: the reference policy of loss.kl_beta is the model with its adapter off, and a second model is"
+                " not loaded; type loss.kl_beta=0, or model.lora.rank=32"
+            )
         if blueprint.device not in ("auto", "cpu"):
             resolve_device(blueprint.device)
 
