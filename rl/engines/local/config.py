@@ -10,7 +10,7 @@ from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
 from rl.engines.local.memory import shape_of, step_memory
 from rl.engines.local.options import LocalOptions
-from rl.errors import UserError
+from rl.losses.kl import require_reference
 from rl.models.device import default_kv_gb, resolve_device
 
 
@@ -26,11 +26,7 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         require_one_process(
             "engine=local", "type engine=trl for one run on all of them, or start it with python -m"
         )
-        if blueprint.loss.needs_reference and blueprint.model.lora is None:
-            raise UserError(
-                "model.lora=null: the reference policy of loss.kl_beta is the model with its adapter off, and a second model is"
-                " not loaded; type loss.kl_beta=0, or model.lora.rank=32"
-            )
+        require_reference(blueprint.loss, has_adapter=blueprint.model.lora is not None)
         if blueprint.device not in ("auto", "cpu"):
             resolve_device(blueprint.device)
 
