@@ -24,7 +24,8 @@ absent when no reward grades answers.
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
 | `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
 | `clipped/low`, `clipped/high` | share of the tokens whose ratio the lower or upper clip bound limits (loss=dapo) |
-| `loss`, `grad_norm` | the SUM surrogate; the gradient's norm before clipping |
+| `kl_reference` | mean KL of a token to the model before training, nats (loss.kl_beta above 0) |
+| `loss`, `grad_norm` | the SUM surrogate, with its KL penalty; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or NaN or infinity), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |

@@ -95,9 +95,13 @@ class TrainingRow:
     prompt_tokens, completion_tokens [T]: joined as ids, never re-encoded.
     behavior_logprobs [T]: the sampler's log-probabilities.
     coefficients [T]: each token's weight in the loss; all normalisation lives here (see rl/losses/base.py).
+    kl_weight: weight of the KL penalty at each token; 0 without one. reference_logprobs [T]: the reference policy's
+    log-probabilities, where there is a KL penalty.
     """
 
     prompt_tokens: Sequence[int]
     completion_tokens: Sequence[int]
     behavior_logprobs: Sequence[float]
     coefficients: Sequence[float]
+    kl_weight: float = 0.0
+    reference_logprobs: Sequence[float] = ()

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rl import signals
@@ -132,10 +132,14 @@ def score(run: Run, rollouts: Sequence[Rollout]) -> None:
 
 def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     """The batch's optimiser updates; the stats are the last one's."""
-    stats = learner.update(batch.rows, loss, batch.learning_rate)
+    rows: Sequence[TrainingRow] = batch.rows
+    if loss.needs_reference:
+        references = learner.reference_logprobs(rows)
+        rows = [replace(row, reference_logprobs=r) for row, r in zip(rows, references, strict=True)]
+    stats = learner.update(rows, loss, batch.learning_rate)
     with signals.postponed():  # a checkpoint cannot continue from the middle of a batch's updates
         for _ in range(1, loss.updates_per_batch):
-            stats = learner.update(batch.rows, loss, batch.learning_rate)
+            stats = learner.update(rows, loss, batch.learning_rate)
     return stats
 
 

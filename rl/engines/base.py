@@ -223,6 +223,13 @@ class Learner(Weights):
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         """[N][T] log-probabilities of the completions under the current weights, at the training temperature."""
 
+    def reference_logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        """[N][T] the same under the reference policy, the model before training; asked for once a batch.
+
+        Raises UserError where the engine has no reference policy.
+        """
+        raise UserError("loss.kl_beta: this engine has no reference policy; type loss.kl_beta=0")
+
     @abstractmethod
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
         """Forward, backward and ONE optimiser step over all rows; no step when every coefficient is 0."""

@@ -45,7 +45,8 @@ class PolicyLoss(ABC):
 
     name: what it is called in messages and metrics. updates_per_batch: optimiser steps on one batch.
     needs_groups: the baseline is the group's, so a group of one carries no signal. needs_entropies, needs_verdicts:
-    whether it reads each token's entropy, and whether a rollout is correct.
+    whether it reads each token's entropy, and whether a rollout is correct. needs_reference: it has a KL penalty, for which
+    the learner scores each batch with the reference policy too.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PolicyLoss(ABC):
     needs_groups = True
     needs_entropies = False
     needs_verdicts = False
+    needs_reference = False
 
     def __post_init__(self) -> None:
         if self.updates_per_batch < 1:
@@ -84,6 +86,10 @@ class PolicyLoss(ABC):
     @abstractmethod
     def objective(self, logprobs: Tensor, log_ratio: Tensor, coefficients: Tensor, mask: Tensor) -> Tensor:
         """[B, T] contribution of each token to the quantity that is maximised; all arguments are [B, T], 0 outside `mask`."""
+
+    def kl_weights(self, lengths: Sequence[int], budget: int) -> list[float]:
+        """[N] what the KL divergence at one token of a rollout adds to the loss; 0 where there is no penalty."""
+        return [0.0] * len(lengths)
 
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
         """Which of a rollout's tokens train; None: all of them."""
@@ -122,18 +128,17 @@ class PolicyLoss(ABC):
 
 def weigh(rollouts: Sequence[Rollout], loss: PolicyLoss, budget: int) -> list[TrainingRow]:
     """The complete batch of N rollouts as training rows: one coefficient for each token."""
-    weights = loss.weights(
-        [r.reward for r in rollouts],
-        [r.group for r in rollouts],
-        [len(r.completion.tokens) for r in rollouts],
-        budget,
-    )
+    lengths = [len(r.completion.tokens) for r in rollouts]
+    weights = loss.weights([r.reward for r in rollouts], [r.group for r in rollouts], lengths, budget)
+    kl_weights = loss.kl_weights(lengths, budget)
     rows = []
-    for rollout, weight in zip(rollouts, weights, strict=True):
+    for rollout, weight, kl_weight in zip(rollouts, weights, kl_weights, strict=True):
         tokens = rollout.completion.tokens
         retained = loss.retained(rollout)
         coefficients = [weight] * len(tokens) if retained is None else [weight * keep for keep in retained]
-        rows.append(TrainingRow(rollout.prompt_tokens, tokens, rollout.completion.logprobs, coefficients))
+        rows.append(
+            TrainingRow(rollout.prompt_tokens, tokens, rollout.completion.logprobs, coefficients, kl_weight)
+        )
     return rows
 
 

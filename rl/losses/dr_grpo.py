@@ -10,16 +10,10 @@ from rl.losses.grpo import GRPO
 
 @dataclass(frozen=True, kw_only=True)
 class DrGRPO(GRPO):
-    """GRPO without its two biases: no division by the spread, and the token budget as the constant divisor."""
+    """GRPO without its two biases: weight (R - mu) / (N budget), so neither the spread nor the length divides."""
 
     name: str = "dr_grpo"
+    scale_rewards: bool = False
 
-    def weights(
-        self, rewards: Sequence[float], groups: Sequence[int], lengths: Sequence[int], budget: int
-    ) -> list[float]:
-        """(R - mu) / (N budget)."""
-        count = len(rewards)
-        return [advantage / (count * budget) for advantage in self.advantages(rewards, groups)]
-
-    def spread(self, rewards: Sequence[float]) -> float:
-        return 1.0
+    def divisors(self, lengths: Sequence[int], budget: int) -> list[float]:
+        return [len(lengths) * budget] * len(lengths)

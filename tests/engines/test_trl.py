@@ -31,6 +31,14 @@ LOSSES = {
         "optimizer.warmup=0.3",
         FULL,
     ),
+    "kl": (
+        "loss=grpo",
+        "loss.kl_beta=0.5",
+        "loss.updates_per_batch=2",
+        "batch_size=4",
+        "group_size=3",
+        "model.lora.rank=4",
+    ),
     "flashreinforce": ("loss=flashreinforce", "batch_size=12", "loss.negative_token_fraction=0.5"),
 }
 CLOSE = {"rel": 1e-5, "abs": 1e-5}
@@ -96,7 +104,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(
     scope="module",
-    params=["flashreinforce", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo", "dr_grpo"))],
+    params=["flashreinforce", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo", "dr_grpo", "kl"))],
 )
 def runs(request, folder) -> tuple[Path, Path, Path]:
     """One blueprint on engine=local, on engine=trl in one process, and in two."""

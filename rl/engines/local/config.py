@@ -10,6 +10,7 @@ from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
 from rl.engines.local.memory import shape_of, step_memory
 from rl.engines.local.options import LocalOptions
+from rl.losses.kl import require_reference
 from rl.models.device import default_kv_gb, resolve_device
 
 
@@ -25,6 +26,7 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         require_one_process(
             "engine=local", "type engine=trl for one run on all of them, or start it with python -m"
         )
+        require_reference(blueprint.loss, has_adapter=blueprint.model.lora is not None)
         if blueprint.device not in ("auto", "cpu"):
             resolve_device(blueprint.device)
 

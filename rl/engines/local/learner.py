@@ -30,6 +30,7 @@ from rl.engines.local.packing import (
 )
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
+from rl.losses.kl import token_kl
 from rl.models.adapters import require_run_base, write_base
 from rl.models.device import memory_errors
 from rl.rollouts import TrainingRow
@@ -49,6 +50,7 @@ class _Sums:
     sequence_kl: list[Tensor] = field(default_factory=list)
     admitted: list[Tensor] = field(default_factory=list)
     log_ratio: list[Tensor] = field(default_factory=list)
+    reference_kl: list[Tensor] = field(default_factory=list)
     coefficients: list[Tensor] = field(default_factory=list)
 
     def in_order(self, values: list[Tensor]) -> list:
@@ -92,6 +94,16 @@ class LocalLearner(Learner):
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         """[N][T] log-probabilities (nats, float32) of the completion tokens, in the order of the rows."""
+        return self._score(rows)
+
+    def reference_logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
+        """[N][T] the same with the adapter turned off. Raises UserError where all weights are trained."""
+        if self.adapter is None:
+            return super().reference_logprobs(rows)
+        with self.adapter.disable_adapter():
+            return self._score(rows)
+
+    def _score(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()
         result: list[list[float]] = [[] for _ in rows]
         with torch.no_grad(), self._attention():
@@ -121,6 +133,9 @@ class LocalLearner(Learner):
             self.optimizer.step()
         log_ratio = torch.cat(sums.log_ratio)
         ratio = log_ratio.exp()
+        metrics = loss.metrics(log_ratio, torch.cat(sums.coefficients))
+        if loss.needs_reference:
+            metrics["kl_reference"] = torch.cat(sums.reference_kl).mean().item()
         return UpdateStats(
             loss=total,
             grad_norm=grad_norm,
@@ -130,7 +145,7 @@ class LocalLearner(Learner):
             ratio_mean=ratio.mean().item(),
             ratio_max=ratio.max().item(),
             ratio_min=ratio.min().item(),
-            metrics=loss.metrics(log_ratio, torch.cat(sums.coefficients)),
+            metrics=metrics,
         )
 
     def _backward_or_halve(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
@@ -153,13 +168,16 @@ class LocalLearner(Learner):
     def _backward(self, rows: Sequence[TrainingRow], loss: PolicyLoss) -> _Sums:
         """Accumulates the gradient of the whole batch over micro-batches, and returns their measurements.
 
-        A row whose coefficients are all 0, as in a group of equal rewards, has no gradient: it is only scored.
+        A row whose coefficients are all 0, as in a group of equal rewards, has no gradient unless there is a KL penalty: it
+        is only scored.
         """
         self.optimizer.zero_grad(set_to_none=True)
         sums = _Sums()
         with self._attention():
             for teaches in (True, False):
-                chosen = [i for i, row in enumerate(rows) if any(row.coefficients) == teaches]
+                chosen = [
+                    i for i, row in enumerate(rows) if (any(row.coefficients) or row.kl_weight > 0) == teaches
+                ]
                 with torch.set_grad_enabled(teaches):
                     for batch in microbatches([rows[i] for i in chosen], self.microbatch_tokens, self.packs):
                         self._microbatch(rows, [chosen[j] for j in batch], loss, sums)
@@ -179,10 +197,20 @@ class LocalLearner(Learner):
         behavior, coefficients = to_device(torch.tensor(given), current.device)
         mask = torch.ones_like(layout.targets, dtype=torch.bool)
         surrogate = loss.surrogate(*map(layout.by_row, (current, behavior, coefficients, mask)))
+        total = surrogate.loss
+        if loss.needs_reference:
+            given = [
+                [value for row in batch for value in row.reference_logprobs],
+                [row.kl_weight for row in batch for _ in row.completion_tokens],
+            ]
+            reference, weights = to_device(torch.tensor(given), current.device)
+            divergence = token_kl(current, reference)
+            total = total + weights @ divergence
+            sums.reference_kl.append(divergence.detach())
         if torch.is_grad_enabled():
-            surrogate.loss.backward()
+            total.backward()
         sums.order += indices
-        sums.loss.append(surrogate.loss.detach())
+        sums.loss.append(total.detach())
         sums.sequence_kl.append(surrogate.sequence_kl)
         sums.admitted.append(surrogate.admitted)
         sums.log_ratio.append(surrogate.log_ratio.flatten()[layout.cells])

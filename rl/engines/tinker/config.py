@@ -62,6 +62,10 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             raise UserError(
                 "loss.negative_token_fraction: a Tinker service returns no entropies; type loss.negative_token_fraction=1.0"
             )
+        if blueprint.loss.needs_reference:
+            raise UserError(
+                "loss.kl_beta: a Tinker service adds no KL penalty to its losses; type loss.kl_beta=0, or engine=local"
+            )
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:
             raise UserError(

@@ -10,7 +10,8 @@ from rl.engines.base import UpdateStats
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
 from rl.losses.flashreinforce import FlashReinforce
-from rl.losses.grpo import GRPO
+from rl.losses.groups import ClippedGroupLoss
+from rl.losses.rloo import RLOO
 from rl.rollouts import TrainingRow
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
-    """The service's loss that has the gradient of `loss`, and its settings. Raises UserError when there is none.
+    """The service's loss with the gradient of `loss`, and its settings. Raises UserError where none is mapped.
 
     `importance_sampling` is -sum rho*A; its gradient is that of -sum A*[rho]*log p with rho held constant. `ppo` is
     -sum min(rho*A, clip(rho)*A). Our coefficients are sent as A, so all normalisation stays here.
     """
-    if type(loss).objective is FlashReinforce.objective:
+    if type(loss).objective in (FlashReinforce.objective, RLOO.objective):
         return "importance_sampling", {}
-    if isinstance(loss, GRPO) and type(loss).objective is GRPO.objective:
+    if isinstance(loss, ClippedGroupLoss) and type(loss).objective is ClippedGroupLoss.objective:
         if (loss.clip_low, loss.clip_high) == (1, math.inf):
             return "importance_sampling", {}
         return "ppo", {
@@ -33,8 +34,8 @@ def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
             "clip_high_threshold": 1 + loss.clip_high,
         }
     raise UserError(
-        f"loss={loss.name}: a Tinker service has no loss with this objective; type loss=flashreinforce, grpo or dr_grpo,"
-        " or engine=local"
+        f"loss={loss.name}: engine=tinker sends no loss with this objective; type loss=grpo or flashreinforce, or"
+        " engine=local"
     )
 
 

@@ -17,6 +17,7 @@ from rl.engines.launch import gpus, world_size
 from rl.engines.trl.options import TrlOptions
 from rl.engines.trl.vllm import server_command
 from rl.errors import UserError
+from rl.losses.kl import require_reference
 from rl.models.compatibility import require_attention
 from rl.models.device import resolve_device
 from rl.models.loading import load_tokenizer
@@ -51,6 +52,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
                 f"engine.vllm={self.vllm}: the package vllm is not installed; type pip install 'trl[vllm]', or"
                 " engine.vllm=off"
             )
+        require_reference(blueprint.loss, has_adapter=blueprint.model.lora is not None)
         require_attention(self.attn_implementation)
         count = world_size()
         if blueprint.batch_size % count:

@@ -25,6 +25,7 @@ from trl.trainer.utils import pad
 from rl.blueprint import Blueprint
 from rl.engines.base import Steps, UpdateStats
 from rl.engines.trl.ranks import Ranks
+from rl.engines.trl.scoring import completion_logprobs, reference_kl, reference_logprobs
 from rl.engines.trl.vllm import merged_parameters
 from rl.errors import UserError
 from rl.losses.base import Surrogate
@@ -50,6 +51,7 @@ class Share:
     rows: dict[int, tuple[float, bool]] = field(default_factory=dict)
     log_ratios: list[Tensor] = field(default_factory=list)
     coefficients: list[Tensor] = field(default_factory=list)
+    reference_kl: list[Tensor] = field(default_factory=list)
 
     def add(self, surrogate: Surrogate, inputs: dict[str, Tensor]) -> None:
         mask = inputs["completion_mask"].bool()
@@ -131,9 +133,11 @@ class PolicyTrainer(GRPOTrainer):
         # Dropout and row order depend only on the step, so no random state needs to be stored.
         torch.manual_seed(derived_seed(self.blueprint.seed, f"update on {rank}", self.step))
         self.model.train()
-        return _tensors(
-            rows, range(rank * size, (rank + 1) * size), self._tokenizer.pad_token_id, self.args.device
-        )
+        share = range(rank * size, (rank + 1) * size)
+        inputs = _tensors(rows, share, self._tokenizer.pad_token_id, self.args.device)
+        if self.blueprint.loss.needs_reference:
+            inputs["reference_logprobs"] = reference_logprobs(self, inputs)
+        return inputs
 
     def _prepare(self, step: int) -> list[TrainingRow]:
         assert self.steps is not None
@@ -141,16 +145,13 @@ class PolicyTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
         """The SUM surrogate of one micro-batch, times the number of processes, because gradients are averaged."""
-        mask = inputs["completion_mask"]
-        logprobs, _, _ = self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1),
-            torch.cat([inputs["prompt_mask"], mask], dim=1),
-            mask.size(1),
-        )
-        surrogate = self.blueprint.loss.surrogate(
-            logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask.bool()
-        )
+        logprobs, loss = completion_logprobs(self, model, inputs), self.blueprint.loss
+        mask = inputs["completion_mask"].bool()
+        surrogate = loss.surrogate(logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask)
+        if loss.needs_reference:
+            penalty, divergence = reference_kl(logprobs, inputs)
+            surrogate = replace(surrogate, loss=surrogate.loss + penalty)
+            self.share.reference_kl.append(divergence.cpu())
         self.share.add(surrogate, inputs)
         if self.accelerator.sync_gradients:  # last micro-batch: DeepSpeed steps inside its backward pass
             self._join(gather_object([self.share]))
@@ -161,6 +162,9 @@ class PolicyTrainer(GRPOTrainer):
         rows = {index: facts for share in shares for index, facts in share.rows.items()}
         log_ratio = torch.cat([values for share in shares for values in share.log_ratios])
         coefficients = torch.cat([values for share in shares for values in share.coefficients])
+        metrics = self.blueprint.loss.metrics(log_ratio, coefficients)
+        if divergences := [values for share in shares for values in share.reference_kl]:
+            metrics["kl_reference"] = torch.cat(divergences).mean().item()
         ratio = log_ratio.exp()
         loss = math.fsum(share.loss for share in shares)
         self.share = Share()
@@ -174,7 +178,7 @@ class PolicyTrainer(GRPOTrainer):
             ratio_mean=ratio.mean().item(),
             ratio_max=ratio.max().item(),
             ratio_min=ratio.min().item(),
-            metrics=self.blueprint.loss.metrics(log_ratio, coefficients),
+            metrics=metrics,
         )
         if not self.compared:
             self.compared = True
@@ -268,7 +272,7 @@ def _unsharded(model: Any) -> Iterator[None]:
 
 
 def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:
-    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`: [B] indices."""
+    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`, `kl_weight`: [B]."""
     chosen = [rows[index] for index in share]
 
     def padded(values: Callable[[TrainingRow], Sequence[float]], filler: int, side: str) -> Tensor:
@@ -282,6 +286,7 @@ def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any
         "behavior_logprobs": padded(lambda row: row.behavior_logprobs, 0, "right"),
         "coefficients": padded(lambda row: row.coefficients, 0, "right"),
         "row": torch.tensor(list(share), device=device),
+        "kl_weight": torch.tensor([row.kl_weight for row in chosen], device=device),
     }
 
 
