@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
+from rewards.length.base import LengthRule
 from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Rollout
 
 logger = logging.getLogger("tanka")
 
 LARGEST = 3.4e38  # that float32 holds: the learner would make infinity of more, and so do sums over a batch
+LENGTH = "length"  # under which `rollout.rewards` keeps the change that the length rule made
 CONSTANT_STEPS = 20  # batches after which a reward that never varied is reported
 
 
@@ -40,13 +42,14 @@ class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
     answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; a
-    term's name is its metric (`reward_<name>`).
+    term's name is its metric (`reward_<name>`). length: what a completion's length adds to the sum, `reward_length`.
     """
 
     name: str
     terms: dict[str, Reward]
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
+    length: LengthRule | None = None
     _grader: Grader = field(init=False, repr=False)
     _warned: set[str] = field(init=False, repr=False, default_factory=set)
     _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
@@ -55,6 +58,10 @@ class RewardSet:
         if not self.terms:
             raise UserError(
                 "rewards: no reward in the set; expected at least one, e.g. rewards.correct._target_=rewards.correct.Correct"
+            )
+        if self.length is not None and LENGTH in self.terms:
+            raise UserError(
+                f"rewards.{LENGTH}: length={self.length.name} takes this name; give the reward another, or type length=none"
             )
         for name, term in self.terms.items():
             for key in ("weight", "baseline"):
@@ -71,8 +78,15 @@ class RewardSet:
 
     @property
     def needs_grading(self) -> bool:
-        """Whether any reward asks if an answer is correct."""
-        return any(getattr(term, "needs_grading", True) for term in self.terms.values())
+        """Whether any reward, or the length rule, asks if an answer is correct."""
+        return any(getattr(term, "needs_grading", True) for term in self.terms.values()) or (
+            self.length is not None and self.length.needs_grading
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The keys of `rollout.rewards`."""
+        return [*self.terms, *([LENGTH] if self.length else [])]
 
     def start(self) -> None:
         """Starts the grader's first worker in the background, so that it is ready when the weights are."""
@@ -116,14 +130,14 @@ class RewardSet:
                     )
             if watch:
                 self._watch(name, values)
+        if self.length is not None:
+            _add_length(self.length, rollouts)
 
     def vote(self, rollouts: Sequence[Rollout]) -> None:
         """Sets `vote` of graded rollouts, which maj@k counts: one number for each value answered to a problem."""
-        groups: dict[int, list[Rollout]] = {}
-        for rollout in rollouts:
-            groups.setdefault(rollout.group, []).append(rollout)
-        votes = votes_of(self._grader, [[rollout.verdict for rollout in group] for group in groups.values()])
-        for group, numbers in zip(groups.values(), votes, strict=True):
+        groups = _groups(rollouts)
+        votes = votes_of(self._grader, [[rollout.verdict for rollout in group] for group in groups])
+        for group, numbers in zip(groups, votes, strict=True):
             for rollout, number in zip(group, numbers, strict=True):
                 rollout.vote = number
 
@@ -150,6 +164,23 @@ class RewardSet:
                 first,
                 steps,
             )
+
+
+def _groups(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """The rollouts of each problem."""
+    groups: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return list(groups.values())
+
+
+def _add_length(rule: LengthRule, rollouts: Sequence[Rollout]) -> None:
+    """Adds the rule's change to each reward; 0 where a rule that compares completions has one alone."""
+    for group in _groups(rollouts):
+        alone = rule.needs_groups and len(group) == 1
+        for rollout, change in zip(group, [0.0] if alone else rule(group), strict=True):
+            rollout.rewards[LENGTH] = change
+            rollout.reward += change
 
 
 def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
