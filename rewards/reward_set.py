@@ -12,7 +12,7 @@ from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
 from rewards.length.base import LengthRule
 from rl.errors import NotFinite, UserError, first_line
-from rl.rollouts import Rollout
+from rl.rollouts import Problem, Rollout
 
 logger = logging.getLogger("tanka")
 
@@ -87,6 +87,11 @@ class RewardSet:
     def names(self) -> list[str]:
         """The keys of `rollout.rewards`."""
         return [*self.terms, *([LENGTH] if self.length else [])]
+
+    @property
+    def instruction(self) -> Callable[[Problem], str] | None:
+        """What the length rule adds to a problem's prompt; None where it adds nothing."""
+        return getattr(self.length, "instruction", None)
 
     def start(self) -> None:
         """Starts the grader's first worker in the background, so that it is ready when the weights are."""

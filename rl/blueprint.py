@@ -176,6 +176,7 @@ class Blueprint:
                 "group_size=1: this loss compares the completions of one problem and needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
+        self.data.instruction = self.rewards.instruction
         length = self.rewards.length
         if length is not None and length.needs_groups and self.group_size == 1:
             raise UserError(
@@ -217,6 +218,10 @@ def reward_set_from(node: Mapping[str, Any], length: Mapping[str, Any] | None = 
         if isinstance(child, Mapping)
     }
     choices = {name: child for name, child in node.items() if name not in terms}
+    if "length" in choices:
+        raise UserError(
+            f"rewards.length={choices['length']}: the length rule is no part of a set; type length=kimi"
+        )
     rule = convert(length, LengthRule, "length") if length else None
     return build(RewardSet, {**choices, "terms": terms, "length": rule}, "rewards")
 

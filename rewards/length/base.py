@@ -17,11 +17,12 @@ class LengthRule(Protocol):
     returns G finite numbers. The published formulas are written for a reward c of 1 for a right answer and 0
     otherwise; a rule returns formula - c, so it composes with any reward set.
 
-    name: the word that chooses it. needs_groups: whether it compares the completions of a problem; it is not called
-    for a single completion then. needs_grading: whether it reads `verdict.correct`.
+    name: what it is called in messages and the model card. needs_groups: whether it compares the completions of a problem; it is not called
+    for a single completion then. needs_grading: whether it reads `verdict.correct`. A rule may have
+    `instruction(problem)`: a sentence that the problem's prompt ends with.
     """
 
-    name: ClassVar[str]
+    name: str
     needs_groups: ClassVar[bool]
     needs_grading: ClassVar[bool]
 

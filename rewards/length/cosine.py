@@ -26,8 +26,8 @@ class Cosine:
     right: tuple[float, float] = (1.0, 0.5)
     wrong: tuple[float, float] = (-1.0, -0.5)
     cut: float = -1.0
+    name: str = "cosine"
 
-    name: ClassVar[str] = "cosine"
     needs_groups: ClassVar[bool] = False
     needs_grading: ClassVar[bool] = True
 

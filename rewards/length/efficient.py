@@ -22,8 +22,8 @@ class Efficient:
     """
 
     alpha: float = 0.1
+    name: str = "efficient"
 
-    name: ClassVar[str] = "efficient"
     needs_groups: ClassVar[bool] = True
     needs_grading: ClassVar[bool] = True
 

@@ -19,8 +19,8 @@ class Kimi:
     """
 
     weight: float = 1.0
+    name: str = "kimi"
 
-    name: ClassVar[str] = "kimi"
     needs_groups: ClassVar[bool] = True
     needs_grading: ClassVar[bool] = True
 

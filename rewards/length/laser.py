@@ -23,8 +23,8 @@ class Laser:
     max_tokens: int
     target: int | None = None
     bonus: float = 0.5
+    name: str = "laser"
 
-    name: ClassVar[str] = "laser"
     needs_groups: ClassVar[bool] = False
     needs_grading: ClassVar[bool] = True
 

@@ -21,8 +21,8 @@ class Linear:
     """
 
     weight: float = 0.25
+    name: str = "linear"
 
-    name: ClassVar[str] = "linear"
     needs_groups: ClassVar[bool] = True
     needs_grading: ClassVar[bool] = True
 

@@ -22,8 +22,8 @@ class OverlongPenalty:
 
     max_tokens: int
     cache_tokens: int | None = None
+    name: str = "overlong"
 
-    name: ClassVar[str] = "overlong"
     needs_groups: ClassVar[bool] = False
     needs_grading: ClassVar[bool] = False
 
