@@ -31,7 +31,9 @@ RULES = [
 ]  # fmt: skip
 
 
-def member(length: int, correct: bool = True, cut: bool = False, group: int = 0, box: int | None = None) -> Rollout:
+def member(
+    length: int, correct: bool = True, cut: bool = False, group: int = 0, box: int | None = None
+) -> Rollout:
     """A graded rollout of `length` tokens; with `box` an ungraded one that answers it, where 1 is right."""
     rollout = Rollout(
         problem=Problem(f"p{group}", "?", "1", "en", "test"),
@@ -143,7 +145,9 @@ def test_a_set_adds_the_rule_to_the_sum_group_by_group():
     changes = [0.5, 0.5, 0.5 - 10 / 30, -0.5, -0.5]
     assert [r.rewards["length"] for r in rollouts] == pytest.approx(changes)
     before = [1.0, 1.0, 1.0, 0.1, 0.1]
-    assert [r.reward for r in rollouts] == pytest.approx([a + b for a, b in zip(before, changes, strict=True)])
+    assert [r.reward for r in rollouts] == pytest.approx(
+        [a + b for a, b in zip(before, changes, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
