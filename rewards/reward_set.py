@@ -123,16 +123,11 @@ class RewardSet:
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
-            values = _checked_values(name, term, rollouts)
+            values = _checked_values(f"rewards.{name}", term, rollouts)
             self._warn_of_range(name, values)
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value
-                rollout.reward += term.weight * (value - term.baseline)
-                if not abs(rollout.reward) <= LARGEST:
-                    raise NotFinite(
-                        f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with"
-                        f" rewards.{name}; expected a finite number of at most {LARGEST:g}"
-                    )
+                _add(rollout, term.weight * (value - term.baseline), f"rewards.{name}")
             if watch:
                 self._watch(name, values)
         if self.length is not None:
@@ -183,35 +178,43 @@ def _add_length(rule: LengthRule, rollouts: Sequence[Rollout]) -> None:
     """Adds the rule's change to each reward; 0 where a rule that compares completions has one alone."""
     for group in _groups(rollouts):
         alone = rule.needs_groups and len(group) == 1
-        for rollout, change in zip(group, [0.0] if alone else rule(group), strict=True):
+        changes = [0.0] if alone else _checked_values("length", rule, group)
+        for rollout, change in zip(group, changes, strict=True):
             rollout.rewards[LENGTH] = change
-            rollout.reward += change
+            _add(rollout, change, "length")
 
 
-def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
+def _add(rollout: Rollout, amount: float, key: str) -> None:
+    rollout.reward += amount
+    if not abs(rollout.reward) <= LARGEST:
+        raise NotFinite(
+            f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with {key}; expected a"
+            f" finite number of at most {LARGEST:g}"
+        )
+
+
+def _checked_values(key: str, term: Reward | LengthRule, rollouts: Sequence[Rollout]) -> list[float]:
     try:
         # A tuple, so that no reward can take rollouts away; `item` is what numpy and torch call a plain number.
         values = [value.item() if hasattr(value, "item") else value for value in term(tuple(rollouts))]
     except Exception as error:
         culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
         where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
-        raise UserError(
-            f"rewards.{name}: it raised {type(error).__name__} {where}: {first_line(error)}"
-        ) from error
+        raise UserError(f"{key}: it raised {type(error).__name__} {where}: {first_line(error)}") from error
     if len(values) != len(rollouts):
         first = rollouts[0].problem.id if rollouts else "-"
         raise UserError(
-            f"rewards.{name}: it returned {len(values)} values for {len(rollouts)} rollouts (the first is of problem"
+            f"{key}: it returned {len(values)} values for {len(rollouts)} rollouts (the first is of problem"
             f" {first}); expected one number a rollout"
         )
     for value, rollout in zip(values, rollouts, strict=True):
         if not isinstance(value, (int, float)):
             raise UserError(
-                f"rewards.{name}: it returned {value!r} on problem {rollout.problem.id}; expected a number"
+                f"{key}: it returned {value!r} on problem {rollout.problem.id}; expected a number"
             )
         if not abs(value) <= LARGEST:
             raise NotFinite(
-                f"rewards.{name}: it returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
+                f"{key}: it returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
                 f" of at most {LARGEST:g}"
             )
     return [float(value) for value in values]
@@ -221,7 +224,7 @@ def _short(value: float) -> str:
     return repr(value) if isinstance(value, float) else f"a whole number of {value.bit_length()} bits"
 
 
-def _raises(term: Reward, rollout: Rollout) -> bool:
+def _raises(term: Reward | LengthRule, rollout: Rollout) -> bool:
     try:
         term([rollout])
     except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -99,7 +100,7 @@ MEMBERS = st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max
 def test_of_two_right_answers_the_longer_never_earns_more(rule, members):
     group = [member(n, correct) for n, correct in members]
     right = sorted((n, change) for (n, correct), change in zip(members, rule(group), strict=True) if correct)
-    for (n, change), (longer, later) in zip(right, right[1:], strict=False):
+    for (n, change), (longer, later) in itertools.pairwise(right):
         assert later <= change + 1e-9, (n, longer)
 
 
@@ -172,6 +173,42 @@ def test_the_reward_overlong_is_the_same_rule():
     group = [member(n) for n in range(1, 60)]
     reward = Overlong(max_tokens=40, cache_tokens=8)
     assert OverlongPenalty(max_tokens=40)(group) == [value - 1 for value in reward(group)]
+
+
+class Broken:
+    """Somebody's own rule: `returns` it for any group, or raises it."""
+
+    name, needs_groups, needs_grading = "own", False, False
+
+    def __init__(self, returns):
+        self.returns = returns
+
+    def __call__(self, group):
+        if isinstance(self.returns, Exception):
+            raise self.returns
+        return self.returns
+
+
+@pytest.mark.parametrize(
+    ("returns", "message"),
+    [
+        (KeyError("gone"), r"length: it raised KeyError on problem p0: 'gone'"),
+        ([0.0], r"length: it returned 1 values for 2 rollouts"),
+        (["a", 0.0], r"length: it returned 'a' on problem p0; expected a number"),
+        ([0.0, math.nan], r"length: it returned nan on problem p0; expected a finite number"),
+        ([0.0, 3.4e38], None),
+        ([3.5e38, 0.0], r"length: it returned 3.5e\+38"),
+    ],
+)
+def test_a_broken_rule_of_ones_own_is_one_line(returns, message):
+    rewards = RewardSet(name="f", terms={"format": FormatBoxed()}, length=Broken(returns))
+    group = [member(3, box=1), member(4, box=1)]
+    if message is None:
+        rewards.score(group)
+        assert group[1].reward == 3.4e38
+        return
+    with pytest.raises(UserError, match=message):
+        rewards.score(group)
 
 
 @pytest.mark.parametrize(
