@@ -138,3 +138,31 @@ def test_a_preflight_reads_rewards_with_the_rule(tmp_path):
 def test_the_reward_overlong_still_composes():
     rewards = composed("+reward@rewards.overlong=overlong").rewards
     assert set(rewards.terms) == {"correct", "format", "overlong"} and rewards.length is None
+
+
+def test_a_step_whose_reward_is_not_finite_logs_no_length_reward(tmp_path):
+    (tmp_path / "lost.py").write_text("def nan(rollouts):\n    return [float('nan')] * len(rollouts)\n")
+    process = start(
+        "rl_basic", "length=kimi", "+rewards.lost._target_=lost.nan", "max_tokens=8", "max_steps=1", "batch_size=1",
+        "group_size=2", "eval_every=0", "preflight=off", "logger=none", "run_dir=r", cwd=tmp_path,
+    )  # fmt: skip
+    assert process.wait() == 0, process.err
+    (row,) = read_jsonl(tmp_path / "r/metrics.jsonl")
+    assert row["nonfinite"] == 1 and row["reward_length"] is None and row["reward_correct"] is None
+
+
+def trained(folder: Path, word: str) -> dict[str, float]:
+    """Means of the last ten of 30 steps with a budget of 128 tokens, inside which the embedded model answers already."""
+    process = start(
+        "rl_basic", f"length={word}", "max_tokens=128", "max_steps=30", "eval_every=0", "save_every=0", "preflight=off",
+        "logger=none", f"run_dir={word}", cwd=folder,
+    )  # fmt: skip
+    assert process.wait(1200) == 0, process.err
+    rows = read_jsonl(folder / word / "metrics.jsonl")[-10:]
+    return {name: fmean(row[name] for row in rows) for name in ("reward_correct", "tokens/mean")}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_training_with_a_rule_shortens_answers(tmp_path):
+    LIMITS
