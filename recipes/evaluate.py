@@ -56,6 +56,7 @@ class EvaluateConfig:
     out: str
 
     def __post_init__(self) -> None:
+        self.data.instruction = self.rewards.instruction
         require(self.problems is None or self.problems >= 1, "problems", self.problems, "a positive integer, or null", 256)  # fmt: skip
         require(
             bool(self.budgets) and all(1 <= budget <= 10**7 for budget in self.budgets),

@@ -60,6 +60,7 @@ class SampleConfig:
     device: Literal["auto", "cpu", "cuda", "mps"]
 
     def __post_init__(self) -> None:
+        self.data.instruction = self.rewards.instruction
         if self.rows < 1:
             raise UserError(f"rows={self.rows}: expected a positive integer; e.g. rows=4")
         if self.max_tokens < 1:

@@ -34,4 +34,9 @@ class Overlong:
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         lengths = (len(rollout.completion.tokens) for rollout in rollouts)
-        return [min(1.0, max(0.0, (self.max_tokens - length) / self.cache_tokens)) for length in lengths]
+        return [share_left(length, self.max_tokens, self.cache_tokens) for length in lengths]
+
+
+def share_left(length: int, max_tokens: int, cache_tokens: int) -> float:
+    """1 up to max_tokens - cache_tokens tokens, then linearly to 0 at max_tokens."""
+    return min(1.0, max(0.0, (max_tokens - length) / cache_tokens))

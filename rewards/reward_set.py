@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
+from rewards.length.base import LengthRule
 from rl.errors import NotFinite, UserError, first_line
-from rl.rollouts import Rollout
+from rl.rollouts import Problem, Rollout
 
 logger = logging.getLogger("tanka")
 
 LARGEST = 3.4e38  # float32's limit: beyond it the learner's rewards would be infinite
+LENGTH = "length"  # the key in `rollout.rewards` of the length rule's change
 CONSTANT_STEPS = 20  # warn when a reward has not varied for this many batches
 
 
@@ -40,13 +42,14 @@ class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
     answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; each
-    is logged as `reward_<name>`.
+    is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
     """
 
     name: str
     terms: dict[str, Reward]
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
+    length: LengthRule | None = None
     _grader: Grader = field(init=False, repr=False)
     _warned: set[str] = field(init=False, repr=False, default_factory=set)
     _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
@@ -55,6 +58,10 @@ class RewardSet:
         if not self.terms:
             raise UserError(
                 "rewards: the set is empty; expected at least one reward, e.g. rewards.correct._target_=rewards.correct.Correct"
+            )
+        if self.length is not None and LENGTH in self.terms:
+            raise UserError(
+                f"rewards.{LENGTH}: length={self.length.name} takes this name; give the reward another, or type length=none"
             )
         for name, term in self.terms.items():
             for key in ("weight", "baseline"):
@@ -71,8 +78,20 @@ class RewardSet:
 
     @property
     def needs_grading(self) -> bool:
-        """Whether any reward reads `verdict.correct`."""
-        return any(getattr(term, "needs_grading", True) for term in self.terms.values())
+        """Whether any reward, or the length rule, reads `verdict.correct`."""
+        return any(getattr(term, "needs_grading", True) for term in self.terms.values()) or (
+            self.length is not None and self.length.needs_grading
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The keys of `rollout.rewards`."""
+        return [*self.terms, *([LENGTH] if self.length else [])]
+
+    @property
+    def instruction(self) -> Callable[[Problem], str] | None:
+        """What the length rule adds to a problem's prompt; None where it adds nothing."""
+        return getattr(self.length, "instruction", None)
 
     def start(self) -> None:
         """Starts the grader's first worker in the background, to be ready by the time the weights are loaded."""
@@ -104,26 +123,21 @@ class RewardSet:
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
-            values = _checked_values(name, term, rollouts)
+            values = _checked_values(f"rewards.{name}", term, rollouts)
             self._warn_of_range(name, values)
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value
-                rollout.reward += term.weight * (value - term.baseline)
-                if not abs(rollout.reward) <= LARGEST:
-                    raise NotFinite(
-                        f"rewards: after adding rewards.{name}, the weighted sum on problem {rollout.problem.id} is"
-                        f" {rollout.reward:g}; expected a finite number of at most {LARGEST:g}"
-                    )
+                _add(rollout, term.weight * (value - term.baseline), f"rewards.{name}")
             if watch:
                 self._watch(name, values)
+        if self.length is not None:
+            _add_length(self.length, rollouts)
 
     def vote(self, rollouts: Sequence[Rollout]) -> None:
         """Sets `vote` of graded rollouts, for maj@k: answers of equal value to one problem get the same number."""
-        groups: dict[int, list[Rollout]] = {}
-        for rollout in rollouts:
-            groups.setdefault(rollout.group, []).append(rollout)
-        votes = votes_of(self._grader, [[rollout.verdict for rollout in group] for group in groups.values()])
-        for group, numbers in zip(groups.values(), votes, strict=True):
+        groups = _groups(rollouts)
+        votes = votes_of(self._grader, [[rollout.verdict for rollout in group] for group in groups])
+        for group, numbers in zip(groups, votes, strict=True):
             for rollout, number in zip(group, numbers, strict=True):
                 rollout.vote = number
 
@@ -152,7 +166,34 @@ class RewardSet:
             )
 
 
-def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> list[float]:
+def _groups(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """The rollouts of each problem."""
+    groups: dict[int, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return list(groups.values())
+
+
+def _add_length(rule: LengthRule, rollouts: Sequence[Rollout]) -> None:
+    """Adds the rule's change to each reward; 0 where a rule that compares completions has one alone."""
+    for group in _groups(rollouts):
+        alone = rule.needs_groups and len(group) == 1
+        changes = [0.0] if alone else _checked_values("length", rule, group)
+        for rollout, change in zip(group, changes, strict=True):
+            rollout.rewards[LENGTH] = change
+            _add(rollout, change, "length")
+
+
+def _add(rollout: Rollout, amount: float, key: str) -> None:
+    rollout.reward += amount
+    if not abs(rollout.reward) <= LARGEST:
+        raise NotFinite(
+            f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with {key}; expected a"
+            f" finite number of at most {LARGEST:g}"
+        )
+
+
+def _checked_values(key: str, term: Reward | LengthRule, rollouts: Sequence[Rollout]) -> list[float]:
     try:
         # A tuple, so that a reward cannot remove rollouts. `item()` turns numpy and torch scalars into plain numbers.
         values = [value.item() if hasattr(value, "item") else value for value in term(tuple(rollouts))]
@@ -160,22 +201,20 @@ def _checked_values(name: str, term: Reward, rollouts: Sequence[Rollout]) -> lis
         culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
         where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
         raise UserError(
-            f"rewards.{name}: raised {type(error).__name__} {where}: {first_line(error)}; fix or replace the reward"
+            f"{key}: raised {type(error).__name__} {where}: {first_line(error)}; fix or replace the reward"
         ) from error
     if len(values) != len(rollouts):
         first = rollouts[0].problem.id if rollouts else "-"
         raise UserError(
-            f"rewards.{name}: returned {len(values)} values for {len(rollouts)} rollouts (first problem: {first});"
+            f"{key}: returned {len(values)} values for {len(rollouts)} rollouts (first problem: {first});"
             " expected one number a rollout"
         )
     for value, rollout in zip(values, rollouts, strict=True):
         if not isinstance(value, (int, float)):
-            raise UserError(
-                f"rewards.{name}: returned {value!r} on problem {rollout.problem.id}; expected a number"
-            )
+            raise UserError(f"{key}: returned {value!r} on problem {rollout.problem.id}; expected a number")
         if not abs(value) <= LARGEST:
             raise NotFinite(
-                f"rewards.{name}: returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
+                f"{key}: returned {_short(value)} on problem {rollout.problem.id}; expected a finite number"
                 f" of at most {LARGEST:g}"
             )
     return [float(value) for value in values]
@@ -185,7 +224,7 @@ def _short(value: float) -> str:
     return repr(value) if isinstance(value, float) else f"a whole number of {value.bit_length()} bits"
 
 
-def _raises(term: Reward, rollout: Rollout) -> bool:
+def _raises(term: Reward | LengthRule, rollout: Rollout) -> bool:
     try:
         term([rollout])
     except Exception:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from renderers.base import RendererConfig
 from rewards.base import Reward
+from rewards.length.base import LengthRule
 from rewards.reward_set import FunctionReward, RewardSet
 from rl.budget import BudgetSchedule
 from rl.data.config import DataConfig
@@ -177,6 +178,13 @@ class Blueprint:
                 "group_size=1: this loss compares completions of the same problem, so it needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
+        self.data.instruction = self.rewards.instruction
+        length = self.rewards.length
+        if length is not None and length.needs_groups and self.group_size == 1:
+            raise UserError(
+                f"group_size=1: length={length.name} compares the completions of one problem and needs a group_size of 2 or"
+                " more; use group_size=8, or a length that judges each alone: cosine, laser, overlong"
+            )
         if self.loss.needs_verdicts and not self.rewards.needs_grading:
             raise UserError(
                 f"loss={self.loss.name}: with these settings it treats failed answers differently, but no reward of this set"
@@ -200,18 +208,27 @@ def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
     """The checked blueprint from a composed, resolved config tree. Raises UserError."""
     if not isinstance(tree.get("rewards"), Mapping):
         raise UserError("rewards: missing; expected a set of rewards, e.g. rewards=boxed")
-    return build(Blueprint, {**tree, "rewards": reward_set_from(tree["rewards"])})
+    rest = {key: value for key, value in tree.items() if key != "length"}
+    return build(Blueprint, {**rest, "rewards": reward_set_from(tree["rewards"], tree.get("length"))})
 
 
-def reward_set_from(node: Mapping[str, Any]) -> RewardSet:
-    """A RewardSet. In YAML, rewards sit beside the set's own options, so that `rewards.format.weight=0.2` works."""
+def reward_set_from(node: Mapping[str, Any], length: Mapping[str, Any] | None = None) -> RewardSet:
+    """A RewardSet from the nodes `rewards` and `length`.
+
+    In YAML, rewards sit beside the set's own options, so that `rewards.format.weight=0.2` works.
+    """
     terms = {
         name: reward_from(child, f"rewards.{name}")
         for name, child in node.items()
         if isinstance(child, Mapping)
     }
     choices = {name: child for name, child in node.items() if name not in terms}
-    return build(RewardSet, {**choices, "terms": terms}, "rewards")
+    if "length" in choices:
+        raise UserError(
+            f"rewards.length={choices['length']}: the length rule is no part of a set; type length=kimi"
+        )
+    rule = convert(length, LengthRule, "length") if length else None
+    return build(RewardSet, {**choices, "terms": terms, "length": rule}, "rewards")
 
 
 def reward_from(node: Mapping[str, Any], key: str) -> Any:

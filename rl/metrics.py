@@ -7,6 +7,7 @@ absent when no reward grades answers.
 |---|---|
 | `reward_total` | mean weighted reward sum of the N rollouts |
 | `reward_<name>` | mean of that reward before weighting (`reward_correct`, `reward_format`, ...) |
+| `reward_length` | mean of what the length rule added to the sum (`length=kimi`, ...) |
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
 | `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |

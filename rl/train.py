@@ -127,7 +127,7 @@ def score(run: Run, rollouts: Sequence[Rollout]) -> None:
         log.warning("%s", error)
         for rollout in rollouts:
             rollout.reward = math.nan
-            rollout.rewards = dict.fromkeys(run.blueprint.rewards.terms, math.nan)
+            rollout.rewards = dict.fromkeys(run.blueprint.rewards.names, math.nan)
 
 
 def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:

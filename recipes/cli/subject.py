@@ -41,7 +41,8 @@ def subject_of(
                 f"run={run}: its config.yaml lacks {missing[0]}; expected the folder of a training run"
             )
         tree, seed = with_run(composed, config, budget(config["max_tokens"])), config["seed"]
-    return {**tree, "rewards": reward_set_from(tree["rewards"])}, weights, seed
+    rest = {key: value for key, value in tree.items() if key != "length"}
+    return {**rest, "rewards": reward_set_from(tree["rewards"], tree.get("length"))}, weights, seed
 
 
 def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,8 +58,8 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in NODES:
-        if node not in typed:
+    for node in (*NODES, "length"):
+        if node in run and node not in typed:  # runs of older versions have no length
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
             for key, value in kept.items():

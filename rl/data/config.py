@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,6 +44,7 @@ class DataConfig:
     `path` (JSONL, Parquet, a folder of `<split>.jsonl` or `<split>-*.parquet`, a saved `datasets` folder),
     else from the Hub's `id`. `fraction` reads the first part of the train rows, `limit` keeps the first usable
     ones; the test split stays whole. `columns` are read into each problem's `extra`. Each key is explained in conf/data/shared/base.yaml.
+    `instruction` is no choice of the data: a length rule states each problem's target length with it.
     """
 
     name: str
@@ -73,6 +75,7 @@ class DataConfig:
     max_prompt_tokens: int | None = None
     shuffle: bool = True
     allow_leak: bool = False
+    instruction: Callable[[Problem], str] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -111,12 +114,15 @@ class DataConfig:
         return "ja" if _KANA_OR_KANJI.search(question) else "en"
 
     def messages(self, problem: Problem) -> list[Message]:
-        """The conversation that asks for an answer: system prompt, worked examples, question with suffix."""
+        """System prompt, worked examples, question with suffix and, with some length rules, the target length."""
         messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         for example in self.few_shot:
             asked = self._asked(example.question, self.language_of(example.question))
             messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": example.answer}]
-        return [*messages, {"role": "user", "content": self._asked(problem.question, problem.language)}]
+        asked = self._asked(problem.question, problem.language)
+        if self.instruction is not None:
+            asked += self.instruction(problem)
+        return [*messages, {"role": "user", "content": asked}]
 
     def _asked(self, question: str, language: str) -> str:
         return question + (self.suffix or {}).get(language, "")

@@ -54,6 +54,7 @@ def write_card(folder: Path, run: Path, merge: Mapping[str, Any] | None = None) 
         data=data,
         loss=config["loss"]["name"],
         rewards=config["rewards"]["name"],
+        length=(config.get("length") or {}).get("name"),
         facts={name: config[name] for name in FACTS},
         licence=licence_of(model),
         steps=rows[-1]["step"] if rows else 0,
