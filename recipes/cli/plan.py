@@ -142,9 +142,8 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or train is not None
-    problems = min(
-        blueprint.batch_size, train or blueprint.batch_size
-    )  # a smaller set makes one smaller batch
+    # A set smaller than one batch makes one smaller batch.
+    problems = min(blueprint.batch_size, train or blueprint.batch_size)
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
     ceiling = token_ceiling(blueprint, steps, problems, test)
