@@ -15,9 +15,14 @@ from rl.engines.local.engine import open_engine
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.sampler import draw, sample, uniforms_of
 from rl.errors import NotFinite, UserError
+from rl.losses.cispo import CISPO
 from rl.losses.dr_grpo import DrGRPO
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
+from rl.losses.gspo import GSPO
+from rl.losses.maxrl import MaxRL
+from rl.losses.reinforce_pp import ReinforcePlusPlus
+from rl.losses.rloo import RLOO
 from rl.rollouts import TrainingRow
 from tests.helpers.models import ARCHITECTURES
 
@@ -154,7 +159,11 @@ def test_learner_scores_what_the_sampler_drew(model, temperature):
     assert max(drift) < 1e-5
 
 
-@pytest.mark.parametrize("loss", [GRPO(), DrGRPO(), FlashReinforce()])
+@pytest.mark.parametrize(
+    "loss",
+    [GRPO(), DrGRPO(), FlashReinforce(), RLOO(), ReinforcePlusPlus(), MaxRL(), CISPO(), GSPO()],
+    ids=lambda loss: loss.name,
+)
 def test_micro_batches_do_not_change_the_step(tiny_random_model, loss):
     """Micro-batches of 1, 2, 4 and all rows: the same gradient within 1e-6."""
     base = tiny_random_model()[0]

@@ -31,9 +31,14 @@ from rl.engines.tinker.rows import datum, has_signal, loss_name, row_logprobs
 from rl.engines.tinker.sampler import TinkerSampler
 from rl.engines.tinker.service import Service, saved
 from rl.errors import Stopped, UserError
+from rl.losses.cispo import CISPO
 from rl.losses.dr_grpo import DrGRPO
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
+from rl.losses.gspo import GSPO
+from rl.losses.maxrl import MaxRL
+from rl.losses.reinforce_pp import ReinforcePlusPlus
+from rl.losses.rloo import RLOO
 from rl.metrics import lag_metrics
 from rl.models.config import LoraConfig
 from rl.rollouts import Completion, Parsed, Problem, TrainingRow
@@ -99,6 +104,12 @@ def test_each_loss_has_the_services_name_and_bounds():
         {"clip_low_threshold": 0.9, "clip_high_threshold": 1.3},
     )
     assert loss_name(DrGRPO(clip_low=1.0, clip_high=math.inf)) == ("importance_sampling", {})
+    assert loss_name(RLOO()) == ("importance_sampling", {})
+    bounds = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+    assert loss_name(ReinforcePlusPlus()) == loss_name(MaxRL()) == ("ppo", bounds)
+    for unmapped in (CISPO(), GSPO()):
+        with pytest.raises(UserError, match=f"loss={unmapped.name}: .* no loss with this objective"):
+            loss_name(unmapped)
 
     class Mine(GRPO):
         def objective(self, logprobs, log_ratio, coefficients, mask):

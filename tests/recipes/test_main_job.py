@@ -261,6 +261,16 @@ def test_the_embedded_model_learns_to_reason_inside_the_budget(arguments, japane
         assert rows[0]["thinking_ja_share"] <= 0.2 and last["thinking_ja_share"] >= 0.5
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("loss", ["rloo", "reinforce_pp", "maxrl", "cispo", "gspo"])
+def test_every_group_loss_learns(loss, tmp_path):
+    """reward_total from <= 0.25 to >= 0.75 in 30 steps (mean of the last three)."""
+    ok(rl_basic(f"loss={loss}", "max_steps=30", "preflight=off", "eval_every=0", "logger=none", "run_dir=r", cwd=tmp_path))  # fmt: skip
+    rewards = [row["reward_total"] for row in read_jsonl(tmp_path / "r/metrics.jsonl")]
+    assert len(rewards) == 30 and rewards[0] <= 0.25 and sum(rewards[-3:]) / 3 >= 0.75
+
+
 def test_the_console_script_is_installed():
     script = Path(sys.executable).parent / "rl-basic"
     result = subprocess.run(

@@ -99,7 +99,8 @@ def test_the_numina_recipe(experiment: str) -> None:
     assert run.model.id == "Qwen/Qwen2-0.5B-Instruct" and run.model.lora is not None
     assert (run.model.lora.rank, run.model.lora.alpha, run.model.lora.dropout) == (8, 32.0, 0.1)
     assert run.model.lora.target_modules == ["q_proj", "v_proj"]
-    assert type(run.loss) is GRPO and run.rewards.answer_format == "think_answer"
+    assert type(run.loss) is GRPO and run.loss.kl_beta == 0.04
+    assert run.rewards.answer_format == "think_answer"
     assert {name: term.weight for name, term in run.rewards.terms.items()} == {"correct": 1.0, "format": 1.0}
     assert (run.learning_rate, run.group_size, run.max_tokens, run.epochs) == (1e-5, 4, 64, 1)
     assert (run.data.fraction, run.data.max_prompt_tokens) == (0.05, 128)
