@@ -33,10 +33,10 @@ from benchmarks.harness import (
     since,
 )
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
-from rl.engines.base import OptimizerConfig
 from rl.engines.local.config import LocalEngineConfig
 from rl.engines.local.learner import LocalLearner
 from rl.losses.grpo import GRPO
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 
 PROMPTS, GROUP, PROMPT_TOKENS, COMPLETION_TOKENS = 2, 8, 128, 256

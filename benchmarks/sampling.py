@@ -24,8 +24,8 @@ from rl.blueprint import blueprint_from
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.engines.local.learner import autocast
+from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.sampler import sample
-from rl.models.device import default_kv_gb
 from rl.models.loading import open_renderer
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")

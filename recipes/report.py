@@ -22,7 +22,7 @@ class ReportConfig:
 @recipe("report", ReportConfig)
 def main(composed: Composed) -> None:
     """Writes report.html, a CSV and report/*.png into the directory."""
-    from rl.report.run import write_report
+    from rl.report.run_page import write_report
     from rl.report.sweep import is_sweep
     from rl.report.sweep_page import write_sweep_report
 

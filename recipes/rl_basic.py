@@ -114,7 +114,7 @@ def print_results(directory: RunDirectory) -> float | None:
     """
     import rich
 
-    from rl.report.run import write_report
+    from rl.report.run_page import write_report
 
     console = rich.get_console()
     rows = read_jsonl(directory.path / "metrics.jsonl")

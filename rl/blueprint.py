@@ -17,13 +17,14 @@ from rewards.reward_set import FunctionReward, RewardSet
 from rl.budget import BudgetSchedule
 from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
-from rl.engines.base import Engine, OptimizerConfig, SamplingConfig
+from rl.engines.base import Engine, SamplingConfig
 from rl.engines.conformance import Conformance
 from rl.engines.prices import Prices, published_prices
 from rl.errors import UserError, require
 from rl.loggers.base import Logger
 from rl.losses.base import PolicyLoss
 from rl.models.config import ModelConfig
+from rl.optimizer import OptimizerConfig
 from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
 
 

@@ -23,7 +23,7 @@ from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
-from rl.preflight.ceiling import token_ceiling
+from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.terminal import open_console
 

@@ -24,7 +24,7 @@ from rewards.grading.shapes import (
     read_interval,
 )
 from rewards.grading.text import WORD_MARK, tidy
-from rewards.grading.words import PROSE
+from rewards.grading.vocabulary import PROSE
 
 Leaf = Callable[[str, str], bool]
 

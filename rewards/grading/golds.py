@@ -10,7 +10,7 @@ from rewards.grading.exact import TooCostly, as_text, exceeds
 from rewards.grading.extract import last_box
 from rewards.grading.quantity import read_quantity
 from rewards.grading.text import fold, tidy
-from rewards.grading.words import PERCENT
+from rewards.grading.vocabulary import PERCENT
 
 Layout = Literal["marker", "boxed", "plain"]
 GoldReason = Literal["missing_marker", "different_markers", "unreadable_gold"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rewards.grading.text import WORD_MARK
-from rewards.grading.words import JAPANESE_SCALES, NUMBER_WORDS, SCALES
+from rewards.grading.vocabulary import JAPANESE_SCALES, NUMBER_WORDS, SCALES
 
 _DIGITS = {digit: value for value, digit in enumerate("〇一二三四五六七八九")} | {"零": 0}
 _SCALES = {scale: 10**power for scale, power in JAPANESE_SCALES.items()} | {"十": 10}

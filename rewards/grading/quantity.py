@@ -1,7 +1,7 @@
 """Reads one number with its surroundings: a short lead-in, currency, units, counters, percent, scale words.
 
 Units are dropped, never converted. Scale words (million, 万, 億) are part of the value. Kanji numerals are not read.
-The units are a closed list (rewards/grading/words.py): an unknown word may change the value, so it makes the text
+The units are a closed list (rewards/grading/vocabulary.py): an unknown word may change the value, so it makes the text
 unreadable.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from rewards.grading import words
+from rewards.grading import vocabulary
 from rewards.grading.exact import NotRational, as_text, evaluate, is_literal, is_span
 from rewards.grading.numerals import spoken_number
 from rewards.grading.text import WORD_MARK
@@ -21,7 +21,7 @@ from rewards.grading.text import WORD_MARK
 _JA = "ぁ-ゖァ-ヺー一-鿿々〇"
 _WORD = rf"{WORD_MARK}?[A-Za-z]+"
 
-_JA_SCALES = "".join([*words.JAPANESE_SCALES, *words.JAPANESE_SCALE_VARIANTS])
+_JA_SCALES = "".join([*vocabulary.JAPANESE_SCALES, *vocabulary.JAPANESE_SCALE_VARIANTS])
 _JA_NUMBER = re.compile(rf"\d[\d,.]*+\s*+[{_JA_SCALES}](?:[{_JA_SCALES}]|\d[\d,.]*+)*+")
 _JA_FRACTION = re.compile(r"(\d+)\s*分の\s*(\d+)")
 _HALF = re.compile(rf"(?<=\d)\s+{WORD_MARK}?and\s+{WORD_MARK}?(?:a|one)\s+{WORD_MARK}?half(?![A-Za-z])")
@@ -33,14 +33,17 @@ def _any(choices: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, choices), key=len, reverse=True))
 
 
-_SCALE = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.SCALES)})s?(?![A-Za-z])", re.IGNORECASE)
+_SCALE = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(vocabulary.SCALES)})s?(?![A-Za-z])", re.IGNORECASE)
 _SHORT_SCALE = re.compile(
-    rf"{WORD_MARK}?(k)(?![A-Za-z])|\s*+{WORD_MARK}?({_any(words.SHORT_SCALES)})(?![A-Za-z])", re.IGNORECASE
+    rf"{WORD_MARK}?(k)(?![A-Za-z])|\s*+{WORD_MARK}?({_any(vocabulary.SHORT_SCALES)})(?![A-Za-z])",
+    re.IGNORECASE,
 )
-_DENOMINATOR = re.compile(rf"[\s-]*+{WORD_MARK}?({_any(words.DENOMINATORS)})s?(?![A-Za-z])", re.IGNORECASE)
+_DENOMINATOR = re.compile(
+    rf"[\s-]*+{WORD_MARK}?({_any(vocabulary.DENOMINATORS)})s?(?![A-Za-z])", re.IGNORECASE
+)
 _SHARES = [
     (re.compile(rf"[\s-]*+{WORD_MARK}?(?:{name})(?![A-Za-z])", re.IGNORECASE), worth)
-    for name, worth in words.SHARES.items()
+    for name, worth in vocabulary.SHARES.items()
 ]
 _BELOW_ZERO = re.compile(rf"\s+{WORD_MARK}?below\s+{WORD_MARK}?zero$", re.IGNORECASE)
 
@@ -59,8 +62,8 @@ _EXCLAMATION = re.compile(
 )  # "18 apples!"; n! is a factorial
 _JA_RUN = re.compile(f"[{_JA}]+")
 _JA_UNIT = re.compile(
-    rf"(?:{_any(words.COUNTERS)}){{0,3}}(?:(?<=[{_JA}])の(?:{_any(words.JAPANESE_NOUNS)}))?"
-    rf"(?:{_any(words.JAPANESE_ENDINGS)}){{0,3}}"
+    rf"(?:{_any(vocabulary.COUNTERS)}){{0,3}}(?:(?<=[{_JA}])の(?:{_any(vocabulary.JAPANESE_NOUNS)}))?"
+    rf"(?:{_any(vocabulary.JAPANESE_ENDINGS)}){{0,3}}"
 )
 
 _NEGATIVE = re.compile(
@@ -69,7 +72,7 @@ _NEGATIVE = re.compile(
 _ABOUT = re.compile(r"\s*+(?:=|\\approx(?![A-Za-z]))\s*+")
 _HEAD = re.compile(r"(?:[^\d\\({\[.+-]|\.(?!\d)){1,60}+(?=[\d\\({\[.+-])")
 _JA_HEAD = re.compile(
-    rf"(?:{_any(words.JAPANESE_NOUNS)}|{_any(words.JAPANESE_INTRODUCTION)}|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[\s,:{WORD_MARK}])+"
+    rf"(?:{_any(vocabulary.JAPANESE_NOUNS)}|{_any(vocabulary.JAPANESE_INTRODUCTION)}|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[\s,:{WORD_MARK}])+"
 )
 _JA_HEAD_CHARS = 24
 _LABEL = re.compile(r"[(\[【](?:答え?|解答?|正解)[)\]】]\s*:?\s*")
@@ -191,17 +194,17 @@ def _introduces(head: str) -> bool:
     if not said or not _PROSE.fullmatch(head):
         return False
     for word, behind in zip(said, [*said[1:], ""], strict=True):
-        if word in words.SUPERLATIVES:
+        if word in vocabulary.SUPERLATIVES:
             if not _is_noun(behind):
                 return False
-        elif len(word) > 1 and word not in words.INTRODUCTION and not _is_noun(word):
+        elif len(word) > 1 and word not in vocabulary.INTRODUCTION and not _is_noun(word):
             return False
-    return head.rstrip().endswith(":") or said[-1] in words.INTRODUCING or said[-2:] == ["equal", "to"]
+    return head.rstrip().endswith(":") or said[-1] in vocabulary.INTRODUCING or said[-2:] == ["equal", "to"]
 
 
 def _is_noun(word: str) -> bool:
     """Whether the word or its singular is in the table of nouns."""
-    return any(word.removesuffix(ending) in words.NOUNS for ending in ("", "s", "es"))
+    return any(word.removesuffix(ending) in vocabulary.NOUNS for ending in ("", "s", "es"))
 
 
 def _read_unit(tail: str, letters: bool) -> tuple[Fraction, Fraction | None] | None:
@@ -214,14 +217,14 @@ def _read_unit(tail: str, letters: bool) -> tuple[Fraction, Fraction | None] | N
         factor, tail = -factor, tail[: match.start()]
     scaled = False
     while match := _SCALE.match(tail):
-        factor, tail, scaled = factor * 10 ** words.SCALES[match[1].lower()], tail[match.end() :], True
+        factor, tail, scaled = factor * 10 ** vocabulary.SCALES[match[1].lower()], tail[match.end() :], True
     if (match := _SHORT_SCALE.match(tail)) and (letters or (match[2] and not match[0][0].isalpha())):
-        power = words.SHORT_SCALES[match[2].lower()] if match[2] else 3
+        power = vocabulary.SHORT_SCALES[match[2].lower()] if match[2] else 3
         factor, tail = factor * 10**power, tail[match.end() :]
     if match := _DENOMINATOR.match(tail):
         if scaled:  # five hundred thousandths are two numbers
             return None
-        factor, tail = factor / words.DENOMINATORS[match[1].lower()], tail[match.end() :]
+        factor, tail = factor / vocabulary.DENOMINATORS[match[1].lower()], tail[match.end() :]
     for pattern, worth in _SHARES:
         if match := pattern.match(tail):
             share, tail = worth, tail[match.end() :]
@@ -240,7 +243,7 @@ def _is_unit(tail: str, letters: bool) -> bool:
         return False
     text = re.sub(r"°\s*[CF]?", "", tail)
     found = list(_UNIT_WORD.finditer(text))
-    if found and found[-1][2].lower() in words.INCOMPLETE:
+    if found and found[-1][2].lower() in vocabulary.INCOMPLETE:
         return False
     return all(_is_unit_word(match, text, letters, alone=len(found) == 1) for match in found)
 
@@ -252,11 +255,16 @@ def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -
     if len(word) == 1 and word.lower() != "a":  # a variable, unless it is a unit's letter: 18 m, 5 km/h
         follows = not text[:place].strip() or text[place - 1] == "/" != text.lstrip()[0]
         return (
-            word in words.TEXT_LETTER_UNITS if marked else letters and word in words.LETTER_UNITS and follows
+            word in vocabulary.TEXT_LETTER_UNITS
+            if marked
+            else letters and word in vocabulary.LETTER_UNITS and follows
         )
-    if _is_noun(word.lower()) or word.lower() in words.SHORT_UNITS | words.DESCRIPTIONS | words.INCOMPLETE:
+    if (
+        _is_noun(word.lower())
+        or word.lower() in vocabulary.SHORT_UNITS | vocabulary.DESCRIPTIONS | vocabulary.INCOMPLETE
+    ):
         return True
-    return place > 0 and not alone and word.lower() in words.INNER_WORDS
+    return place > 0 and not alone and word.lower() in vocabulary.INNER_WORDS
 
 
 def _ja_number(match: re.Match[str]) -> str:
@@ -268,9 +276,9 @@ def _ja_number(match: re.Match[str]) -> str:
 
 
 def _ja_value(text: str) -> Fraction:
-    for variant, scale in words.JAPANESE_SCALE_VARIANTS.items():
+    for variant, scale in vocabulary.JAPANESE_SCALE_VARIANTS.items():
         text = text.replace(variant, scale)
-    for scale, power in words.JAPANESE_SCALES.items():
+    for scale, power in vocabulary.JAPANESE_SCALES.items():
         if scale in text:
             head, rest = text.split(scale, 1)
             if scale in rest:

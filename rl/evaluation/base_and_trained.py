@@ -40,8 +40,8 @@ class BaseAndTrained:
         params: SamplingParams,
     ) -> Sampled:
         """n completions of each problem's prompt by one side."""
+        from rl.engines.local.memory import default_kv_gb
         from rl.engines.local.sampler import sample
-        from rl.models.device import default_kv_gb
 
         model = self.models[side]
         with self.contexts[side]():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rl.report.pages import language_of
+from rl.report.page_files import language_of
 from rl.report.plots import pictures
-from rl.report.run import before_and_after, read_samples
+from rl.report.run_page import before_and_after, read_samples
 from rl.report.style import render, style
 from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl

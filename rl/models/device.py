@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rl.errors import UserError, first_line
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 @contextmanager
@@ -35,10 +35,3 @@ def resolve_device(wanted: str) -> str:
     if not present[wanted]:
         raise UserError(f"device={wanted}: this machine has none; use device=auto or device=cpu")
     return wanted
-
-
-def default_kv_gb(device: torch.device) -> float:
-    """Half of the GPU memory that is free after loading the weights, in GiB; 4 on other devices."""
-    import torch
-
-    return torch.cuda.mem_get_info(device)[0] / 2 / 2**30 if device.type == "cuda" else 4.0

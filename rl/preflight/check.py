@@ -22,8 +22,8 @@ from rl.evaluation.measures import Estimates, Sampled, measure
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
 from rl.places import PROJECT
-from rl.preflight.ceiling import check_size
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
+from rl.preflight.token_ceiling import check_size
 from rl.rollouts import Problem
 from rl.seeds import derived_seed, seed_everything
 from rl.step import Run

@@ -13,7 +13,7 @@ from typing import Any
 from rl.blueprint import Blueprint
 from rl.engines.base import Learner
 from rl.engines.prices import Tokens, batch_tokens, price_date
-from rl.preflight.ceiling import Ceiling, Sampling, token_ceiling
+from rl.preflight.token_ceiling import Ceiling, Sampling, token_ceiling
 from rl.rollouts import Completion, Rollout, TrainingRow
 
 

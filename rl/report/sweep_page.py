@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rl.errors import UserError
-from rl.report.pages import Language, language_of, require_room, write_csv, write_page
+from rl.report.page_files import Language, language_of, require_room, write_csv, write_page
 from rl.report.style import save_themed
 from rl.report.summary import format_estimate
 from rl.report.sweep import BUDGET, MEASURES, Job, Measured, read_sweep, varied

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl.engines.base import OptimizerConfig, SamplingConfig, SamplingParams
+from rl.engines.base import SamplingConfig, SamplingParams
 from rl.engines.local.config import LocalEngineConfig
 from rl.engines.local.engine import open_engine
 from rl.engines.local.learner import LocalLearner
@@ -23,6 +23,7 @@ from rl.losses.gspo import GSPO
 from rl.losses.maxrl import MaxRL
 from rl.losses.reinforce_pp import ReinforcePlusPlus
 from rl.losses.rloo import RLOO
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.models import ARCHITECTURES
 

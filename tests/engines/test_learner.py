@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.engines.base import OptimizerConfig
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.packing import microbatches, packed_implementation, packed_layout, padded_layout
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.models import ARCHITECTURES
 

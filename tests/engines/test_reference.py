@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl.engines.base import OptimizerConfig
 from rl.engines.local.learner import LocalLearner
 from rl.losses.grpo import GRPO
 from rl.losses.rloo import RLOO
 from rl.models.config import LoraConfig
 from rl.models.loading import add_lora
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.recipes import rl_basic
 

@@ -19,7 +19,7 @@ from recipes.check_engine import faults
 from rl import signals
 from rl.collecting import collect
 from rl.engines import base
-from rl.engines.base import OptimizerConfig, SamplingConfig, SamplingParams
+from rl.engines.base import SamplingConfig, SamplingParams
 from rl.engines.conformance import Conformance
 from rl.engines.prices import Prices, Tokens, batch_tokens, published_prices
 from rl.engines.tinker import calls as tinker_calls
@@ -41,6 +41,7 @@ from rl.losses.reinforce_pp import ReinforcePlusPlus
 from rl.losses.rloo import RLOO
 from rl.metrics import lag_metrics
 from rl.models.config import LoraConfig
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import Completion, Parsed, Problem, TrainingRow
 from tests.helpers.tinker_server.record import RECORDING
 from tests.helpers.tinker_server.replay import Replay

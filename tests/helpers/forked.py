@@ -24,7 +24,7 @@ CONTEXT.set_forkserver_preload(
         "recipes.rl_basic",
         "rl.run",
         "rl.report.plots",
-        "rl.report.run",
+        "rl.report.run_page",
         "rl.engines.local.engine",
         "rl.engines.local.sampler",
         "rl.engines.local.learner",
@@ -115,13 +115,13 @@ def status(run: Path) -> dict[str, Any]:
 SABOTEUR = '''
 import math, os, random
 import numpy, torch
-import rl.engines.local.sampler, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run, rl.saving, rl.train
+import rl.engines.local.sampler, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run_page, rl.saving, rl.train
 from rewards.grading import Grader
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.engine import LocalSampler
 
 Grader.start = Grader.self_test = lambda self: None  # plain numbers need no workers
-rl.report.run.write_report = lambda run_dir: run_dir / "report.html"  # seconds, tested elsewhere
+rl.report.run_page.write_report = lambda run_dir: run_dir / "report.html"  # seconds, tested elsewhere
 torch.set_num_threads(1)
 
 PLACES = {

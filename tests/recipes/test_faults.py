@@ -263,9 +263,9 @@ def test_a_broken_newer_checkpoint_does_not_push_out_whole_ones(tmp_path):
 def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatch, caplog):
     import torch
 
-    from rl.engines.base import OptimizerConfig
     from rl.engines.local.learner import LocalLearner
     from rl.losses.grpo import GRPO
+    from rl.optimizer import OptimizerConfig
     from rl.rollouts import TrainingRow
 
     rows = [TrainingRow([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.preflight.ceiling import evaluations, token_ceiling
+from rl.preflight.token_ceiling import evaluations, token_ceiling
 from tests.helpers.blueprints import composed
 from tests.helpers.recipes import rl_basic
 

@@ -20,7 +20,7 @@ from rl.errors import UserError
 from rl.loggers.background import Loggers
 from rl.loggers.base import RunInfo
 from rl.report.plots import draw_curves, save_plots
-from rl.report.run import before_and_after, write_report
+from rl.report.run_page import before_and_after, write_report
 from rl.report.style import style
 from rl.report.summary import MAIN_METRICS
 from rl.report.words import WORDS

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from rl.blueprint import Blueprint, EngineConfig
 from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
-from rl.engines.local.memory import shape_of, step_memory
+from rl.engines.local.memory import default_kv_gb, shape_of, step_memory
 from rl.engines.local.options import LocalOptions
 from rl.losses.kl import require_reference
-from rl.models.device import default_kv_gb, resolve_device
+from rl.models.device import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Engine, Sampler, SamplingParams
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.logprobs import autocast
+from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.options import LocalOptions
 from rl.engines.local.sampler import sample
 from rl.models.adapters import base_facts
 from rl.models.compatibility import require_context, require_vocabulary
 from rl.models.config import ModelConfig
-from rl.models.device import default_kv_gb, memory_errors, resolve_device
+from rl.models.device import memory_errors, resolve_device
 from rl.models.loading import add_lora, read_model
 from rl.rollouts import Completion
 

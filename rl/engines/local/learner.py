@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rl.engines.base import Learner, OptimizerConfig, UpdateStats
+from rl.engines.base import Learner, UpdateStats
 from rl.engines.local.logprobs import TokenLogprobs, autocast
 from rl.engines.local.packing import (
     Layout,
@@ -33,6 +33,7 @@ from rl.losses.base import PolicyLoss
 from rl.losses.kl import token_kl
 from rl.models.adapters import require_run_base, write_base
 from rl.models.device import memory_errors
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 
 log = logging.getLogger("tanka")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl.blueprint import Blueprint
 from rl.engines.local.options import LocalOptions
 from rl.models.config import LoraConfig, ModelConfig
 from rl.models.loading import checkpoint_config
+
+if TYPE_CHECKING:
+    import torch
 
 HELD = ("weights", "adapters", "gradients", "optimizer")
 SAMPLING = ("kv_cache", "sampling_logits")
@@ -145,3 +148,10 @@ def logits_at_once() -> int:
     from rl.engines.local.learner import LOGITS_AT_ONCE
 
     return LOGITS_AT_ONCE
+
+
+def default_kv_gb(device: torch.device) -> float:
+    """Half of the GPU memory that is free after loading the weights, in GiB; 4 on other devices."""
+    import torch
+
+    return torch.cuda.mem_get_info(device)[0] / 2 / 2**30 if device.type == "cuda" else 4.0

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 from rl.blueprint import Blueprint
 from rl.collecting import require_any, rollouts_from
 from rl.data.problems import ProblemSet
-from rl.engines.base import OptimizerConfig, SamplingParams
+from rl.engines.base import SamplingParams
 from rl.engines.conformance import Conformance
 from rl.engines.tinker.learner import TinkerLearner
 from rl.engines.tinker.pending import PendingGroups
 from rl.engines.tinker.sampler import TinkerSampler
 from rl.losses.base import weigh
 from rl.models.loading import open_renderer
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Driver, Sampler, SamplingParams, Steps
 from rl.engines.launch import world_size
 from rl.engines.local.logprobs import autocast
+from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.sampler import sample
 from rl.engines.trl.options import TrlOptions
 from rl.engines.trl.ranks import Ranks, Released
@@ -27,7 +28,7 @@ from rl.engines.trl.vllm import complete, require_server
 from rl.errors import UserError, first_line
 from rl.models.adapters import base_facts, require_run_base, write_base
 from rl.models.compatibility import require_context, require_vocabulary
-from rl.models.device import default_kv_gb, memory_errors, resolve_device
+from rl.models.device import memory_errors, resolve_device
 from rl.models.loading import add_lora, read_model
 from rl.rollouts import Completion
 from rl.signals import Interrupted

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.errors import UserError
-from rl.report.pages import Language, language_of, require_room, write_csv, write_page
+from rl.report.page_files import Language, language_of, require_room, write_csv, write_page
 from rl.report.plots import save_plots
 from rl.report.summary import LAST_STEPS, Rows, format_estimate, measured, summarize
 from rl.report.words import WORDS
