@@ -218,10 +218,10 @@ def test_a_leak_across_languages(tmp_path: Path) -> None:
     assert "train-6 equals test-0" in message(
         lambda: load(config(train, test_path=by_number, source=SourceConfig(id="row")), 0)
     )
-    assert "train-7 is test-0" in message(
+    assert "train-7 equals test-0" in message(
         lambda: load(config(train, test_path=by_text, source=SourceConfig(question="en")), 0)
     )
-    assert "train-7 is test-0" in message(
+    assert "train-7 equals test-0" in message(
         lambda: load(config(train, test_path=by_text, source=SourceConfig(path=source)), 0)
     )
     assert len(load(config(train, test_path=by_text), 0).train) == 8  # without the originals nobody can know

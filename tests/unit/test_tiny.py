@@ -106,9 +106,9 @@ def test_chat_template_byte_for_byte(tokenizer):
 
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_before_rl_long_answers_are_cut_at_64_tokens_and_short_ones_are_right(model, tokenizer, language):
-    from rl.tiny.card import measure
+    from rl.tiny.card import measure_answers
 
-    answers = measure(model, tokenizer, config(held_out=128), language)
+    answers = measure_answers(model, tokenizer, config(held_out=128), language)
     short = [answer for answer in answers if answer.length <= 64]
     assert 0.04 <= len(short) / len(answers) <= 0.25
     assert fmean(answer.reward(64) for answer in answers) <= 0.25
