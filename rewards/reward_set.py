@@ -188,8 +188,8 @@ def _add(rollout: Rollout, amount: float, key: str) -> None:
     rollout.reward += amount
     if not abs(rollout.reward) <= LARGEST:
         raise NotFinite(
-            f"rewards: the weighted sum on problem {rollout.problem.id} is {rollout.reward:g} with {key}; expected a"
-            f" finite number of at most {LARGEST:g}"
+            f"rewards: after adding {key}, the weighted sum on problem {rollout.problem.id} is {rollout.reward:g};"
+            f" expected a finite number of at most {LARGEST:g}"
         )
 
 

@@ -192,12 +192,12 @@ class Broken:
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
-        (KeyError("gone"), r"length: it raised KeyError on problem p0: 'gone'"),
-        ([0.0], r"length: it returned 1 values for 2 rollouts"),
-        (["a", 0.0], r"length: it returned 'a' on problem p0; expected a number"),
-        ([0.0, math.nan], r"length: it returned nan on problem p0; expected a finite number"),
+        (KeyError("gone"), r"length: raised KeyError on problem p0: 'gone'"),
+        ([0.0], r"length: returned 1 values for 2 rollouts"),
+        (["a", 0.0], r"length: returned 'a' on problem p0; expected a number"),
+        ([0.0, math.nan], r"length: returned nan on problem p0; expected a finite number"),
         ([0.0, 3.4e38], None),
-        ([3.5e38, 0.0], r"length: it returned 3.5e\+38"),
+        ([3.5e38, 0.0], r"length: returned 3.5e\+38"),
     ],
 )
 def test_a_broken_rule_of_ones_own_is_one_line(returns, message):
