@@ -49,7 +49,8 @@ class RendererConfig:
                 )
         if self.template is not None and not Path(self.template).is_file():
             raise UserError(
-                f"renderer.template={self.template}: no such file: {Path(self.template).absolute()};"
+                f"renderer.template={self.template}: {'is a folder' if Path(self.template).is_dir() else 'no such file'}:"
+                f" {Path(self.template).absolute()};"
                 " expected a Jinja chat template"
             )
 

@@ -187,4 +187,6 @@ def _read(path: str) -> str:
             )
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"renderer.template={path}: cannot be read as text: {error}") from None
+        raise UserError(
+            f"renderer.template={path}: cannot be read as UTF-8 text ({error}); expected a Jinja chat template"
+        ) from None

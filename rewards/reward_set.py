@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rewards.base import Reward
@@ -34,7 +34,7 @@ class FunctionReward:
     needs_grading: bool = True
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
-        return list(self.function(rollouts))
+        return self.function(rollouts)  # type: ignore[return-value]  # checked by the set
 
 
 @dataclass(kw_only=True)
@@ -195,14 +195,19 @@ def _add(rollout: Rollout, amount: float, key: str) -> None:
 
 def _checked_values(key: str, term: Reward | LengthRule, rollouts: Sequence[Rollout]) -> list[float]:
     try:
-        # A tuple, so that a reward cannot remove rollouts. `item()` turns numpy and torch scalars into plain numbers.
-        values = [value.item() if hasattr(value, "item") else value for value in term(tuple(rollouts))]
-    except Exception as error:
+        returned = term(tuple(rollouts))  # a tuple, so that a reward cannot remove rollouts
+    except (Exception, SystemExit) as error:  # exit() in a reward must not look like the end of the run
         culprit = next((rollout for rollout in rollouts if _raises(term, rollout)), None)
         where = f"on problem {culprit.problem.id}" if culprit else f"on a batch of {len(rollouts)} rollouts"
         raise UserError(
             f"{key}: raised {type(error).__name__} {where}: {first_line(error)}; fix or replace the reward"
         ) from error
+    if not isinstance(returned, Iterable):
+        raise UserError(
+            f"{key}: returned {returned!r}; expected a list of {len(rollouts)} numbers, one a rollout"
+        )
+    # `item()` turns numpy and torch scalars into plain numbers.
+    values = [value.item() if hasattr(value, "item") else value for value in returned]
     if len(values) != len(rollouts):
         first = rollouts[0].problem.id if rollouts else "-"
         raise UserError(
@@ -227,6 +232,6 @@ def _short(value: float) -> str:
 def _raises(term: Reward | LengthRule, rollout: Rollout) -> bool:
     try:
         term([rollout])
-    except Exception:
+    except (Exception, SystemExit):
         return True
     return False

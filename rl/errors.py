@@ -27,7 +27,10 @@ def reason_of(error: BaseException) -> str:
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The known names most similar to `given`, best first; empty when none is close."""
     by_case = {name.lower(): name for name in known}
-    return [by_case[name] for name in difflib.get_close_matches(given.lower(), by_case, n=count, cutoff=0.5)]
+    close = difflib.get_close_matches(given.lower(), by_case, n=count, cutoff=0.5)
+    # difflib ties grpo with gspo for "gpro": two letters that changed places are the likelier slip.
+    swapped = [name for name in by_case if sorted(name) == sorted(given.lower())]
+    return [by_case[name] for name in [*swapped, *(name for name in close if name not in swapped)][:count]]
 
 
 def first_line(error: BaseException) -> str:

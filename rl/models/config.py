@@ -53,6 +53,8 @@ class ModelConfig:
             raise UserError(
                 "model.path=null: expected a local checkpoint or a Hub id; e.g. model.path=~/models/mine"
             )
+        if self.path is not None and not self.path.strip():
+            raise UserError("model.path=: is empty; expected a folder that save_pretrained wrote")
         if self.context is not None:
             require(self.context >= 1, "model.context", self.context, "a positive integer, or null", 6144)
         if self.path is not None and not (self.local_path / "config.json").is_file():

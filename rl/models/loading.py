@@ -160,7 +160,8 @@ def checkpoint_errors(spec: ModelConfig) -> Iterator[None]:
         if pointer := lfs_pointer(spec.local_path):
             raise UserError(f"model.path={spec.path}: {pointer_advice(pointer)}") from None
         raise UserError(
-            f"model.path={spec.path}: transformers cannot load this checkpoint ({first_line(error)}); give another model.path"
+            f"model.path={spec.path}: transformers cannot load this checkpoint ({type(error).__name__}: {first_line(error)}); are its config.json,"
+            " tokenizer and weights whole? Copy them again, or give another model.path"
         ) from None
 
 

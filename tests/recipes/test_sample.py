@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -140,7 +141,8 @@ def test_mistakes_are_one_line(folder):
 )
 def test_numbers_out_of_range_are_one_line(key, value):
     config = {
-        "model": None, "data": None, "renderer": None, "rewards": None, "run": "run", "adapter": None,
+        "model": None, "data": SimpleNamespace(), "renderer": None, "rewards": SimpleNamespace(instruction=None),
+        "run": "run", "adapter": None,
         "rows": 1, "prompt": None, "file": None, "interactive": False, "max_tokens": 8,
         "temperature": 0.0, "seed": 2**63 - 1, "device": "cpu",
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 
 import pytest
 
@@ -246,3 +247,16 @@ def test_a_sum_that_float32_cannot_hold_is_not_finite():
     with pytest.raises(NotFinite, match=r"after adding rewards\.b, the weighted sum on problem p0 is 4e\+38"):
         rewards.score([rollout(RIGHT)])
     assert scored(RewardSet(name="x", terms={"a": ones}), RIGHT) == [2e38]
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (lambda rollouts: sys.exit(0), r"rewards\.mine: raised SystemExit on problem p0"),
+        (lambda rollouts: None, r"rewards\.mine: returned None; expected a list of 1 numbers"),
+    ],
+)
+def test_a_reward_that_ends_the_process_or_returns_nothing_is_one_line(reward, words):
+    rewards = RewardSet(name="mine", terms={"mine": FunctionReward(function=reward)})
+    with pytest.raises(UserError, match=words):
+        rewards.score([rollout("\\boxed{1}")])
