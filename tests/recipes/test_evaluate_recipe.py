@@ -122,7 +122,7 @@ MISTAKES = {
     "no budget": (["budgets=[]"], "budgets=[]: expected integers from 1"),
     "budget of none": (["budgets=[16,0]"], "budgets=[16, 0]: expected integers from 1"),
     "budget that is no list": (["budgets=16"], "budgets=16: expected a list in brackets"),
-    "budget beyond the context": (["budgets=[64,2000]"], "the context of tiny holds 1024; type a widest budget of"),
+    "budget beyond the context": (["budgets=[64,2000]"], "the context of tiny is 1024; type budgets of at most 957"),
     "typo": (["budgts=[16]"], "did you mean budgets?"),
     "greedy completions": (["temperature=0", "completions=4"], "completions=4: with temperature=0"),
     "temperature": (["temperature=nan"], "temperature=nan: expected 0 (greedy) or a positive number"),
