@@ -145,7 +145,7 @@ def test_a_class_and_a_function_do() -> None:
     ("name", "words"),
     [
         ("Raises", "it raised KeyError: .*no such file"),
-        ("TextPrompt", "TextPrompt.prompt returned 'zq0.*expected a list of ids"),
+        ("TextPrompt", "TextPrompt.prompt returned 'zq0.*expected a list of token ids"),
         ("NoPrompt", "NoPrompt.prompt returned None"),
         ("FirstTurn", "FirstTurn.prompt leaves out the user turn's text"),
         ("NoParse", r"NoParse.parse returned \(\["),
