@@ -20,7 +20,8 @@ _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator marks
 _RANGE = re.compile(r"(?<=\d)\s*~\s*(?=\d)")  # in plain text ~ is a range; in TeX it is a blank
 _DIMENSIONS = re.compile(r"\d\s*[xX]\s*(?!10\s*\^)\d")  # 3 x 4 is not a number; 3 x 10^8 is
 _FORMULA = re.compile(r"[\\^/%％*!(]")  # a gold with one of these is kept as written
-_NOTE = re.compile(r"\s*[(\[](?:[^()\[\]0-9]*|[^()\[\]]*(?:訳|注|[Nn]ote)[^()\[\]]*)[)\]].*", re.DOTALL)
+_NOTE_LABEL = re.compile(r"(?<=[(\[])(?:訳注|訳者注|注|[Nn]ote)\s*:\s*")  # what follows must be a unit
+_EMPTY_NOTE = re.compile(r"\s*[(\[](?:訳注|訳者注|割り切れる)[)\]]$")
 _MAX_BITS = 1024
 _CODE_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 
@@ -90,9 +91,9 @@ def _after_marker(field: str) -> str:
 
 
 def _first_line(value: str) -> str:
-    """The first non-empty line, without calculator marks, asterisks and a translator's note."""
+    """The first non-empty line, without calculator marks, asterisks and a note that changes nothing."""
     line, *_ = [*_CALCULATION.sub("", value).strip("* \r\n\t").splitlines(), ""]
-    return _NOTE.sub("", line) if len(line) <= MAX_CHARS else line
+    return _EMPTY_NOTE.sub("", _NOTE_LABEL.sub("", line)) if len(line) <= MAX_CHARS else line
 
 
 def _number(text: str, behind_marker: bool) -> str | None:

@@ -160,6 +160,33 @@ def test_a_gold_that_is_not_one_number_is_text_or_rejected(grader, field):
     assert error.value.reason == "unreadable_gold"
 
 
+# Behind a marker, a note in brackets is dropped only if it is a unit, a noun or a translator's label.
+NOTES = {
+    "18 (円)": "18", "18 (dollars)": "18", "18 [units]": "18", "18（訳注：円）": "18", "18 (note: dollars)": "18",
+    "18（訳注）": "18", "18 (eighteen)": "18", "18 (十八)": "18", "18 million (dollars)": "18000000", "18万 (円)": "180000",
+    "3/4 (cup)": "3/4", "-18 (degrees)": "-18",
+}  # fmt: skip
+
+UNREADABLE_NOTES = [
+    "18 (about) thousand", "18 (approx) million", "18 (million)", "18 (万円)", "18(千円)", "18 (thousand dollars)",
+    "18 (以上)", "18 (or more)", "18 (個) 以上", "18 (negative)", "18（約）〜20", "18 (円) 〜 20", "18 (units), 20 (units)",
+    "18 (cm) / 2", "18 (cm) - 5", "18 (+ tax) * 3", "18 (a) (b) 20", "18 [注] 20", "18 (十九)", "18 (note: 20)",
+    "18 (注: 百)", "18 (note: million)", "18（訳注）百万", "18（訳注）〜20", "18 (割り切れる) 万", "18 (nineteen)", "18 (%) of 20",
+    "18 (dozen)", "18 (以上) 円", "18 (円) 以下", "18 [or 20]", "18 (thousands)", "18 (hundred)", "18 (below zero)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "gold"), NOTES.items())
+def test_a_note_that_changes_nothing_is_dropped(field, gold):
+    assert canonical_gold(f"#### {field}", "marker") == gold
+
+
+@pytest.mark.parametrize("field", UNREADABLE_NOTES)
+def test_a_note_that_may_change_the_number_rejects_the_row(field):
+    with pytest.raises(GoldError, match="unreadable_gold"):
+        canonical_gold(f"#### {field}", "marker")
+
+
 @pytest.mark.parametrize("field", EXPRESSIONS)
 def test_an_expression_stays_as_it_is_written(field):
     assert canonical_gold(field, "plain") == field
