@@ -14,8 +14,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from rewards.grading import vocabulary
-from rewards.grading.exact import NotRational, as_text, evaluate, is_literal, is_span
-from rewards.grading.numerals import spoken_number
+from rewards.grading.exact import NotRational, evaluate, is_literal, is_span
+from rewards.grading.numerals import ja_fraction, ja_number, spoken_number
 from rewards.grading.text import WORD_MARK
 
 _JA = "ぁ-ゖァ-ヺー一-鿿々〇"
@@ -174,7 +174,7 @@ def strip_unit(text: str) -> str:
 def strip_lead_in(text: str) -> str:
     """A tidied answer without a short introduction ("the answer is", 約), with Japanese scales written as digits."""
     if not text.isascii():
-        text = _JA_FRACTION.sub(_ja_fraction, _JA_NUMBER.sub(_ja_number, text))
+        text = _JA_FRACTION.sub(ja_fraction, _JA_NUMBER.sub(ja_number, text))
     text = _LABEL.sub("", text, count=1) if _LABEL.match(text) else text
     text = _NEGATIVE.sub("-", _strip_sign(text))
     head = _HEAD.match(text)
@@ -281,29 +281,3 @@ def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -
     ):
         return True
     return place > 0 and not alone and word.lower() in vocabulary.INNER_WORDS
-
-
-def _ja_fraction(match: re.Match[str]) -> str:
-    r"""百分の1 as \frac{1}{100}; 十, 百, 千 and 万 are the only kanji numerals that are read."""
-    denominator = match[1] if match[1][0].isdecimal() else spoken_number(match[1])
-    return rf"\frac{{{match[2]}}}{{{denominator}}}"
-
-
-def _ja_number(match: re.Match[str]) -> str:
-    """1億2000万 in digits; the unchanged text if the scales are out of order."""
-    try:
-        return as_text(_ja_value(match[0]))
-    except NotRational:
-        return match[0]
-
-
-def _ja_value(text: str) -> Fraction:
-    for variant, scale in vocabulary.JAPANESE_SCALE_VARIANTS.items():
-        text = text.replace(variant, scale)
-    for scale, power in vocabulary.JAPANESE_SCALES.items():
-        if scale in text:
-            head, rest = text.split(scale, 1)
-            if scale in rest:
-                raise NotRational("two numbers side by side")
-            return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
-    return evaluate(text.strip())
