@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
-from rewards.grading.quantity import read_quantity, read_span, strip_lead_in, strip_unit
+from rewards.grading.quantity import Quantity, read_quantity, read_span, strip_lead_in, strip_unit
 from rewards.grading.shapes import (
     NAME,
     Collection,
@@ -24,7 +25,7 @@ from rewards.grading.shapes import (
     read_interval,
 )
 from rewards.grading.text import WORD_MARK, tidy
-from rewards.grading.vocabulary import PROSE
+from rewards.grading.vocabulary import NOUNS, PROSE, SHORT_UNITS
 
 Leaf = Callable[[str, str], bool]
 
@@ -32,8 +33,25 @@ MAX_CHARS = 1000  # a longer answer is compared as text only
 MAX_PARTS = 24
 
 _WORD = re.compile(r"\(?([A-Za-zぁ-ゖァ-ヺー一-鿿々.'-]+)\)?")
+_CLOCK_TIME = re.compile(r"0?(\d{1,2}(?::\d\d)?)([ap])\.?m\.?", re.IGNORECASE)
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*°")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+# A letter or a short run of letters, or a Greek letter, which may be an unknown; macros such as \\frac are none.
+_UNKNOWN = re.compile(
+    rf"(?<![A-Za-z\\{WORD_MARK}])[A-Za-z]{{1,3}}(?![A-Za-z])"
+    r"|\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|phi|psi|omega)(?![A-Za-z])"
+)
+# x+1 = 8 (the one sum that is read), P(X=2) = 1/2, ∠A = 30°
+_NAMED_VALUE = re.compile(
+    r"[A-Za-z]\s*[+-]\s*\d+|[A-Z]\s*\(.*\)|m?\s*(?:[∠△]|\\(?:measured)?angle|\\triangle)\s*[A-Z]{1,3}"
+)
+_BINDS = re.compile(r"\\(?:int|sum|prod|lim)(?![A-Za-z])")
+_ABSOLUTE = re.compile(
+    r"(?:\||\\[lr]?[Vv]ert|\\[lr](?:floor|ceil)).*|\\(?:sin|cos|tan|cot|sec|csc|log|ln|lg|exp|arc\w+)(?![A-Za-z]).*"
+)
+_PLAIN_DECIMAL = re.compile(
+    r"^[^\d^*/]*\d[\d,]*?(?:\.(?P<places>\d+)|(?P<zeros>0+))?(?![\d.,])(?!\s*(?:\*|\\|\^|/|e\d))"
+)
 _VARIABLE = re.compile(r"(?:[a-z]|\\[a-z]+)(?:_.*)?")
 _ORDERED = ({"", "()"}, {"[]"}, {"()"}, {"[)"}, {"(]"}, {"matrix"}, {"vmatrix"}, {"row"})
 _UNORDERED = ({""}, {"{}"}, {"", "{}"}, {"cup"}, {"", "cup"})
@@ -88,6 +106,8 @@ def _key(text: str) -> str:
     text = re.sub(rf"(?<![0-9])\s+|\s+(?![0-9])|{WORD_MARK}", "", text)
     if word := _WORD.fullmatch(text):
         return word[1].rstrip(".").casefold()
+    if clock := _CLOCK_TIME.fullmatch(text):
+        return f"{clock[1].removesuffix(':00')}{clock[2].lower()}m"
     if ":" in text:  # a clock time or a ratio
         return text.removeprefix("0").replace(".", "").casefold()
     return re.sub(r"([\^_])\{(\w)\}", r"\1\2", text)
@@ -107,8 +127,11 @@ class _Claim:
 def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
     """The verdict if the gold or the answer is an equation or an approximation, else None."""
     stated, rounded = _approximated(gold), _approximated(answer)
-    if stated or rounded:
-        return any(_equal(stated[0] if stated else gold, value, leaf) for value in rounded or [answer])
+    if rounded == []:
+        return False  # a wrong rounding states nothing
+    if stated is not None or rounded is not None:
+        exact = approximation_sides(gold)[0] if stated == [] else (stated or [gold])[0]
+        return any(_equal(exact, value, leaf) for value in rounded or [answer])
     gold_sides, answer_sides = equation_sides(gold), equation_sides(answer)
     if len(gold_sides) == len(answer_sides) == 1:
         return None
@@ -123,17 +146,27 @@ def _same_claim(gold: str, answer: str, leaf: Leaf) -> bool | None:
         return False
     if len(gold_sides) == 1:
         # An expression and its value, as in x+1=8. With 0 on the right it is an equation to solve, not a value.
-        result = read_quantity(answer_sides[-1])
+        result = None if _is_open(answer_sides[0]) else read_quantity(answer_sides[-1])
         return result is not None and result.value != 0 and _equal(gold, answer_sides[-1], leaf)
     solved = any(claim.value is not None and read_quantity(claim.value) for claim in (wanted, given))
     return len(gold_sides) == len(answer_sides) == 2 and not solved and leaf(gold, answer)
+
+
+def _is_open(side: str) -> bool:
+    """Whether the side of an equation has unknowns, so that the other side is not its value: 2x, x^2, x+y, |x|."""
+    if _NAMED_VALUE.fullmatch(side) or _BINDS.search(side):
+        return False
+    return any(
+        run[0].startswith("\\") or run[0].lower() not in SHORT_UNITS | NOUNS
+        for run in _UNKNOWN.finditer(side)
+    )
 
 
 def _claim(sides: list[str]) -> _Claim | None:
     """What an equation chain says; None if its numbers contradict each other."""
     if len(sides) == 1:
         return _Claim(sides[0])
-    names = [side for side in sides if side and NAME.fullmatch(side)]
+    names = [side for side in sides if side and NAME.fullmatch(side) and not _ABSOLUTE.fullmatch(side)]
     values = [side for side in sides if side not in names] or sides[-1:]
     numbers = [number for value in values if (number := read_quantity(value)) is not None]
     if not all(number.equals(numbers[0]) for number in numbers):
@@ -143,20 +176,34 @@ def _claim(sides: list[str]) -> _Claim | None:
     return _Claim(sides[-1] if len(numbers) == len(sides) else None)
 
 
-def _approximated(text: str) -> list[str]:
-    """For "exact ≈ rounded": the exact value, and the rounded one if it is a correct rounding."""
+def _approximated(text: str) -> list[str] | None:
+    """For "exact ≈ rounded": the exact value, and the rounded one if it is a correct rounding; [] if it is a wrong one.
+
+    None for other texts. A rounding to tens or hundreds is correct, but only the exact value is returned for it.
+    """
     sides = approximation_sides(text)
     if len(sides) != 2 or not all(sides):
-        return []
+        return None
     exact, rounded = sides
     if NAME.fullmatch(exact):
         return [rounded]
     exact_value, rounded_value = read_quantity(exact), read_quantity(rounded)
     if exact_value is None or rounded_value is None:
         return [exact]
-    places = len(match[1]) if (match := re.search(r"\.(\d+)", rounded)) else 0
-    is_rounding = abs(exact_value.value - rounded_value.value) * 10**places * 2 <= 1
-    return [exact, rounded] if is_rounding else [exact]
+    if not (match := _PLAIN_DECIMAL.search(rounded)):
+        return [exact] if exact_value.equals(rounded_value) else []
+    step = (
+        Fraction(1, 10 ** len(match["places"]))
+        if match["places"]
+        else Fraction(10) ** len(match["zeros"] or "")
+    )
+    if rounded_value.share is not None and exact_value.share is None:
+        exact_value = Quantity(exact_value.value / rounded_value.share)
+    elif exact_value.share is not None and rounded_value.share is None and abs(rounded_value.value) <= 1:
+        exact_value = Quantity(exact_value.value * exact_value.share)
+    if abs(exact_value.value - rounded_value.value) * 2 > step:
+        return []
+    return [exact, rounded] if step <= 1 else [exact]
 
 
 def _differ(name: str, other: str) -> bool:

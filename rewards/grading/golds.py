@@ -19,7 +19,7 @@ _MARKER = re.compile(r"#{4,}")
 _CALCULATION = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator marks
 _RANGE = re.compile(r"(?<=\d)\s*~\s*(?=\d)")  # in plain text ~ is a range; in TeX it is a blank
 _DIMENSIONS = re.compile(r"\d\s*[xX]\s*(?!10\s*\^)\d")  # 3 x 4 is not a number; 3 x 10^8 is
-_FORMULA = re.compile(r"[\\^/%％*!(]")  # a gold with one of these is kept as written
+_FORMULA = re.compile(r"[\\^/／⁄∕÷%％*!(]")  # a gold with one of these is kept as written
 _NOTE_LABEL = re.compile(r"(?<=[(\[])(?:訳注|訳者注|注|[Nn]ote)\s*:\s*")  # what follows must be a unit
 _EMPTY_NOTE = re.compile(r"\s*[(\[](?:訳注|訳者注|割り切れる)[)\]]$")
 _MAX_BITS = 1024
@@ -75,7 +75,7 @@ def canonical_raw_gold(field: str) -> str:
 
 
 def _after_marker(field: str) -> str:
-    _, *values = _MARKER.split(fold(field))
+    _, *values = _MARKER.split(fold(field.replace("÷", r"\div ")))
     if not values:
         raise GoldError("missing_marker")
     numbers = [
@@ -102,7 +102,7 @@ def _number(text: str, behind_marker: bool) -> str | None:
     None for calculations, and for shares and groups (5割, 2 dozen), which may mean two numbers.
     behind_marker: a percent sign is dropped, and a bare letter is a unit (see `read_quantity`).
     """
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CHARS or r"\div" in text:
         return None
     try:
         quantity = read_quantity(tidy(text), letters=behind_marker, literal=True)

@@ -1,11 +1,13 @@
-"""Whole numbers in words: eighteen, one hundred and five, 十八."""
+"""Whole numbers in words (eighteen, 十八), and Japanese scales and fractions with digits (1億2000万, 百分の1)."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+from rewards.grading.exact import NotRational, as_text, evaluate
 from rewards.grading.text import WORD_MARK
-from rewards.grading.vocabulary import JAPANESE_SCALES, NUMBER_WORDS, SCALES
+from rewards.grading.vocabulary import JAPANESE_SCALE_VARIANTS, JAPANESE_SCALES, NUMBER_WORDS, SCALES
 
 _DIGITS = {digit: value for value, digit in enumerate("〇一二三四五六七八九")} | {"零": 0}
 _SCALES = {scale: 10**power for scale, power in JAPANESE_SCALES.items()} | {"十": 10}
@@ -37,3 +39,29 @@ def _added(tokens: list[tuple[int | None, int | None]], section_end: int) -> int
         elif scale is not None:
             total, section, digit = total + ((section + digit) or 1) * scale, 0, 0
     return total + section + digit
+
+
+def ja_fraction(match: re.Match[str]) -> str:
+    r"""百分の1 as \frac{1}{100}; 十, 百, 千 and 万 are the only kanji numerals that are read."""
+    denominator = match[1] if match[1][0].isdecimal() else spoken_number(match[1])
+    return rf"\frac{{{match[2]}}}{{{denominator}}}"
+
+
+def ja_number(match: re.Match[str]) -> str:
+    """1億2000万 in digits; the unchanged text if the scales are out of order."""
+    try:
+        return as_text(_ja_value(match[0]))
+    except NotRational:
+        return match[0]
+
+
+def _ja_value(text: str) -> Fraction:
+    for variant, scale in JAPANESE_SCALE_VARIANTS.items():
+        text = text.replace(variant, scale)
+    for scale, power in JAPANESE_SCALES.items():
+        if scale in text:
+            head, rest = text.split(scale, 1)
+            if scale in rest:
+                raise NotRational("two numbers side by side")
+            return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
+    return evaluate(text.strip())

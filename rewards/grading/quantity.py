@@ -14,8 +14,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from rewards.grading import vocabulary
-from rewards.grading.exact import NotRational, as_text, evaluate, is_literal, is_span
-from rewards.grading.numerals import spoken_number
+from rewards.grading.exact import NotRational, evaluate, is_literal, is_span
+from rewards.grading.numerals import ja_fraction, ja_number, spoken_number
 from rewards.grading.text import WORD_MARK
 
 _JA = "ぁ-ゖァ-ヺー一-鿿々〇"
@@ -23,7 +23,7 @@ _WORD = rf"{WORD_MARK}?[A-Za-z]+"
 
 _JA_SCALES = "".join([*vocabulary.JAPANESE_SCALES, *vocabulary.JAPANESE_SCALE_VARIANTS])
 _JA_NUMBER = re.compile(rf"\d[\d,.]*+\s*+[{_JA_SCALES}](?:[{_JA_SCALES}]|\d[\d,.]*+)*+")
-_JA_FRACTION = re.compile(r"(\d+)\s*分の\s*(\d+)")
+_JA_FRACTION = re.compile(r"(\d[\d,]*|[十百千万]+)\s*分の\s*(\d[\d,]*)")
 _HALF = re.compile(rf"(?<=\d)\s+{WORD_MARK}?and\s+{WORD_MARK}?(?:a|one)\s+{WORD_MARK}?half(?![A-Za-z])")
 _RANGE = re.compile(rf"(?<=\d)\s*(?:〜|から|{WORD_MARK}?(?<![A-Za-z])to(?![A-Za-z]))\s*(?=-?\d)")
 _MIXED = re.compile(rf"(?<=\d)(?:\s*と|\s+{WORD_MARK}?and(?![A-Za-z]))\s*(?=\\frac|\d+\s*/)")
@@ -174,11 +174,14 @@ def strip_unit(text: str) -> str:
 def strip_lead_in(text: str) -> str:
     """A tidied answer without a short introduction ("the answer is", 約), with Japanese scales written as digits."""
     if not text.isascii():
-        text = _JA_FRACTION.sub(r"\\frac{\2}{\1}", _JA_NUMBER.sub(_ja_number, text))
+        text = _JA_FRACTION.sub(ja_fraction, _JA_NUMBER.sub(ja_number, text))
     text = _LABEL.sub("", text, count=1) if _LABEL.match(text) else text
     text = _NEGATIVE.sub("-", _strip_sign(text))
     head = _HEAD.match(text)
-    return _strip_sign(text[head.end() :]) if head and _introduces(head[0]) else text
+    if not head or not _introduces(head[0]):
+        return text
+    rest = text[head.end() :]
+    return text if rest.startswith("-") and _ends_with_a_name(head[0]) else _strip_sign(rest)
 
 
 def _strip_sign(text: str) -> str:
@@ -189,7 +192,9 @@ def _strip_sign(text: str) -> str:
 
 def _introduces(head: str) -> bool:
     if not head.isascii():
-        return len(head) <= _JA_HEAD_CHARS and bool(_JA_HEAD.fullmatch(head))
+        # 全体の18 is a part of the whole; 正の18 is 18
+        is_part = head.rstrip().endswith("の") and not head.rstrip().endswith("正の")
+        return len(head) <= _JA_HEAD_CHARS and not is_part and bool(_JA_HEAD.fullmatch(head))
     said = re.findall("[a-z'’]+", head.lower())
     if not said or not _PROSE.fullmatch(head):
         return False
@@ -200,6 +205,17 @@ def _introduces(head: str) -> bool:
         elif len(word) > 1 and word not in vocabulary.INTRODUCTION and not _is_noun(word):
             return False
     return head.rstrip().endswith(":") or said[-1] in vocabulary.INTRODUCING or said[-2:] == ["equal", "to"]
+
+
+def _ends_with_a_name(head: str) -> bool:
+    """Whether a dash after this introduction may be a separator rather than a minus sign (Total - 18, 合計-18)."""
+    head = head.rstrip()
+    if not head.isascii():
+        return head.endswith(tuple(vocabulary.JAPANESE_NOUNS)) and not head.endswith(
+            tuple(vocabulary.JAPANESE_INTRODUCTION)
+        )
+    last = re.findall("[a-z]+", head.lower())[-1]
+    return not head.endswith(":") and (last in vocabulary.TITLES or _is_noun(last))
 
 
 def _is_noun(word: str) -> bool:
@@ -265,23 +281,3 @@ def _is_unit_word(match: re.Match[str], text: str, letters: bool, alone: bool) -
     ):
         return True
     return place > 0 and not alone and word.lower() in vocabulary.INNER_WORDS
-
-
-def _ja_number(match: re.Match[str]) -> str:
-    """1億2000万 in digits; the unchanged text if the scales are out of order."""
-    try:
-        return as_text(_ja_value(match[0]))
-    except NotRational:
-        return match[0]
-
-
-def _ja_value(text: str) -> Fraction:
-    for variant, scale in vocabulary.JAPANESE_SCALE_VARIANTS.items():
-        text = text.replace(variant, scale)
-    for scale, power in vocabulary.JAPANESE_SCALES.items():
-        if scale in text:
-            head, rest = text.split(scale, 1)
-            if scale in rest:
-                raise NotRational("two numbers side by side")
-            return _ja_value(head) * 10**power + (_ja_value(rest) if rest else 0)
-    return evaluate(text.strip())

@@ -67,6 +67,8 @@ _TEXT_MACRO = re.compile(
 )
 _STYLE_MACRO = re.compile(rf"\\(?:mathbf|mathit|boldsymbol|bm|pmb|underline|fbox|boxed)\s*+({_GROUP})")
 _LATIN = re.compile(rf"(?<![\\A-Za-z{WORD_MARK}])[A-Za-z]+")
+# After a currency sign, a letter is a scale (m: million) rather than a unit (m: metre).
+_MONEY_SCALE = r"(?!\s*-?\s*\d[\d.,]*(?:[\s~]|\\[,;: !])*\x02?[mgLlshtNWVJCFAB](?![A-Za-z]))"
 # Environments with one column show the lines of an equation; other environments are matrices.
 _ENVIRONMENT = re.compile(
     r"\\begin\s*\{(align(?:ed|at)?|split|gather(?:ed)?|equation|multline)(\*?)\}(.*)\\end\s*\{\1\2\}"
@@ -78,7 +80,8 @@ _REPLACEMENTS = (
     (re.compile(r"\\(?:checkmark|qed)(?![A-Za-z])|[✓✔✅]"), ""),
     (re.compile(r"\\(?:[hv]space\*?|[hv]?phantom)\s*+\{[^{}]*\}"), " "),
     (re.compile(r"\{\s*\}(?=\s*[\^_])"), ""),
-    (re.compile(r"(?<![A-Za-z\\])(?:US|AU?|CA?|HK|NZ|NT|MX|S|R)\\\$"), " "),
+    (re.compile(r"(?<!\\)\$([^$]*)(?<!\\)\$"), r" \1 "),
+    (re.compile(r"(?<![A-Za-z\\])(?:US|AU?|CA?|HK|NZ|NT|MX|S|R)(?=\\?\$)"), " "),
     (re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"), ""),
     (_macro("displaystyle|textstyle|tiny|small|[lL]arge|LARGE|[hH]uge|limits|nolimits|rm|bf|therefore"), ""),
     (re.compile(r"\\[()\[\]!]|∴|\\(?:text)?color\s*+\{[^{}]*\}"), ""),
@@ -103,7 +106,13 @@ _REPLACEMENTS = (
     (re.compile(r"(^|[\[(,])\s*+\+\s*+(?=\\infty)"), r"\1"),
     (re.compile(r"\^\s*+(?:\{\s*+\\circ\s*+\}|\\circ(?![A-Za-z]))|\\(?:text)?degree(?![A-Za-z])"), "°"),
     (re.compile(r"\\%"), "%"),
-    (re.compile(r"\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u0e3f\u20a0-\u20cf]"), " "),
+    (
+        re.compile(
+            r"(?:\\(?:yen|euro|pounds|texteuro|textyen)(?![A-Za-z])|\\?\$|[¥¢£¤\u0e3f\u20a0-\u20cf])"
+            + _MONEY_SCALE
+        ),
+        " ",
+    ),
 )
 _NEXT_EQUATION = re.compile(r"\\\\(?=\s*[^\s=][^=]*=)")
 # A double backslash is a line break (of a matrix, if there is one), so it is matched before "\\ ".

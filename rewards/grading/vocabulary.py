@@ -55,7 +55,7 @@ NUMBER_WORDS = dict(
 # -- English units -------------------------------------------------------------------------------------------------------
 
 SHORT_UNITS = _words(
-    "cm mm km kg mg ml dl cl kl cc sq cu hr hrs min mins sec secs lb lbs oz ft in yd mi mph kph kmh qt pt gal pm am"
+    "cm mm km kg mg ml dl cl kl cc sq cu hr hrs min mins sec secs lb lbs oz ft in yd mi mph kph kmh qt pt gal"
     " usd jpy eur gbp cad aud nzd hkd sgd twd chf cny rmb inr krw brl rub mxn sek nok dkk zar thb php vnd ils yen won rs"
     " hz khz mhz ghz pa kpa hpa kw kwh mw cal kcal mol ha ac deg rad pts pcs pc ea day yr yrs wk wks mo gb mb kb tb kj ph"
     " tbsp tbs tsp bpm rpm fps psi db ev kgs kms"
@@ -138,14 +138,14 @@ NOUNS = _words(
 # Only after a number.
 DESCRIPTIONS = _words(
     "each old new young big large small little tiny long tall high wide deep thick heavy fast slow early late later ago away"
-    " more fewer less left remaining extra additional other different same full empty whole red blue green yellow white"
+    " more fewer less left remaining extra additional same full empty whole red blue green yellow white"
     " black brown pink purple gray grey gold golden silver wooden plastic metal square cubic round hot cold fresh ripe free"
     " daily weekly monthly yearly annual apiece altogether overall all both together off out clockwise counterclockwise"
     " now today apart leftover longer shorter taller older younger heavier lighter faster slower farther cheaper higher lower"
-    " wider deeper bigger smaller larger increase decrease change difference discount average worth mistake error"
+    " wider deeper bigger smaller larger increase decrease change difference discount average worth"
 )
 # Words that need another word after them.
-INCOMPLETE = _words("square cubic sq cu")
+INCOMPLETE = _words("square cubic sq cu different")
 
 # -- words before a number -----------------------------------------------------------------------------------------------
 
@@ -154,6 +154,8 @@ INTRODUCING = _words(
     "is are was were equals equal has have about approximately approx around roughly nearly exactly answer total"
     " result sum us usd jpy eur gbp rs chf cny rmb inr hkd sgd cad aud nzd krw brl rub mxn sek nok dkk zar thb php vnd ils"
 )
+# A dash after one of these, or after a noun, may be a separator: "Total - 18".
+TITLES = _words("answer total result sum")
 # The other words of an introduction, in addition to nouns and letters.
 INTRODUCTION = INTRODUCING | _words(
     "the a an there to of for in on at per each every this that these those it he she they we you i so then thus hence"
@@ -168,7 +170,7 @@ INTRODUCTION = INTRODUCING | _words(
 SUPERLATIVES = _words("maximum minimum max min least greatest largest smallest highest lowest most fewest")
 # Short words of prose, not products of variables.
 PROSE = _words(
-    "a an of per in the on for by at is are we he my us up so it or and than not to if mod max min inf nan log exp sin cos tan"
+    "a an of per in the on for by at is are we he my us up so it or and than not to if mod max min inf nan log exp sin cos tan am pm AM PM"
 )
 
 # -- Japanese ------------------------------------------------------------------------------------------------------------

@@ -42,12 +42,21 @@ NZ\$18.50 | 18.5 ## S\$18 | 18 ## US\$18 million | 18000000 ## 18 CHF | 18 ## �
 1.8万人 | 18000 ## 18万4千 | 184000 ## 18カ月 | 18 ## 18ヶ所 | 18 ## 18ぐらい | 18 ## 正の18 | 18 ## 負の18個 | -18
 マイナス18度 | -18 ## −18℃ | -18 ## ー18度 | -18 ## negative 18 million | -18000000
 18 millionth | 18/1000000 ## 1 eighth | 1/8 ## 3 sixteenths of an inch | 3/16 ## 3 eighths inch | 3/8
-5 and 3/8 inches | 5.375 ## 5 3/8 inches | 5.375 ## 1 and 2 | 1,2 ## 18 times | 18 ## 18 pm | 18
+5 and 3/8 inches | 5.375 ## 5 3/8 inches | 5.375 ## 1 and 2 | 1,2 ## 18 times | 18
 \$18 USD | 18 ## 18 Rs | 18 ## Rs 18 | 18 ## Rs. 18 | 18 ## £18.50 | 18.50 ## 18 bucks | 18
 18 grand | 18000 ## \text{18k} | 18000 ## 18 mln dollars | 18000000 ## 18 bn yen | 18000000000
 Final answer: 18 | 18 ## The final answer is 18. | 18 ## Therefore, the answer is 18 apples. | 18
 The total cost is \$18 | 18 ## Total = 18 | 18 ## The number of apples is 18 | 18
 Area: 18 square units | 18 ## The smallest number is 18 | 18 ## Number of ways: 18 | 18
+6 pm | 6 PM ## 6 p.m. | 6 PM ## 6\text{ PM} | 6 pm ## 9:00 am | 9am ## 3:30PM | 3:30 p.m. ## Answer: -18 | -18
+Answer: - 18 | -18 ## the answer is -18 | -18 ## 答えは-18 | -18 ## 約-18度 | -18 ## USD -18 | -18 ## 合計: -18 | -18
+2/3≈0.67 | 2/3 ## 2/3 \approx 0.667 | 2/3 ## 2/3≈67% | 2/3 ## 1234 \approx 1200 | 1234 ## x≈0.67 | 0.67
+\sqrt{2} \approx 1.41 | \sqrt{2} ## 2/3 \approx 0.67\text{ m} | 2/3 ## 66.6% ≈ 0.67 | 0.666 ## x=18 | 18
+\theta = 18 | 18 ## AB = 18 | 18 ## P(X=2) = 1/2 | 1/2 ## 3\text{ cm} + 2\text{ cm} = 5 | 5
+3 cm + 2 cm = 5 cm | 5 ## \binom{5}{2} = 10 | 10 ## \int_0^1 2x dx = 1 | 1 ## \sqrt{2} \cdot \sqrt{8} = 4 | 4
+18 different ways | 18 ## りんごの数は18 | 18 ## 正の18 | 18 ## 1,000分の1 | 1/1000 ## 百分の1 | 1/100 ## 千分の3 | 3/1000
+1万分の1 | 1/10000 ## 十分の7 | 0.7 ## 1000分の1 | 0.001 ## \$18 million | 18000000 ## $18 m$ | 18 ## $18\text{ t}$ | 18
+\$5k | 5000 ## £18 bn | 18000000000 ## \$18 a week | 18 ## 18 m | 18
 """
 
 WRONG = r"""
@@ -86,6 +95,16 @@ the 18th | 18 ## 5 and 3 eighths | 5 ## 2 million and 3 | 3 ## 18 thousandfold |
 18 for 1 | 18 ## 18 vs 20 | 18 ## 18 without tax | 18 ## 18 excluding tax | 18 ## 18 except 2 | 18
 18 before tax | 18 ## 18 if x=2 | 18 ## 18 unless | 18 ## 18? | 18 ## 18 (?) | 18 ## maybe 18 | 18
 18 probably | 18 ## The maximum: 18 | 18 ## at max: 18 | 18 ## The minimum is 18 | 18
+\$18m | 18 ## £18m | 18 ## €18 m | 18 ## \$18t | 18 ## \$18\text{B} | 18 ## \$18\text{m} | 18 ## US\$18m | 18
+¥18m | 18 ## \$1,800\,\text{m} | 1800 ## \$1.8B | 1.8 ## 6 am | 6 PM ## 6 PM | 6 ## 9:00 am | 9 pm ## 6\text{ p.m.} | 6
+18 pm | 18 ## answer - 18 | -18 ## Total – 18 | -18 ## 合計-18 | -18 ## 答え - 18 | -18 ## Result — 18 | -18
+the number of apples - 18 | -18 ## Answer - -18 | 18 ## 2/3≈0.66 | 2/3 ## 2/3 \approx 0.5 | 2/3 ## 2/3 \approx 0.66 | 0.66
+2/3 ≈ 66% | 2/3 ## 18 \approx 25 | 18 ## 1234 \approx 1300 | 1234 ## 2/3≈1 \times 10^1 | 2/3 ## 18 \approx 20 | 20
+-x=18 | 18 ## 2x=18 | 18 ## x/2=18 | 18 ## x^2=18 | 18 ## x+y=18 | 18 ## |x|=18 | 18 ## x%=18 | 18 ## 18=2x | 18
+\frac{x}{2}=18 | 18 ## \sqrt{x}=18 | 18 ## \ln x=18 | 18 ## \lfloor x \rfloor = 18 | 18 ## 2\theta=18 | 18 ## x!=18 | 18
+3x+1=18 | 18 ## xy/2 = 18 | 18 ## \sin x = 1/2 | 1/2 ## 18 mistake | 18 ## 18 mistakes | 18 ## 18 error | 18
+18 (mistake) | 18 ## 18 (error) | 18 ## 18 (different) | 18 ## 18 answer error | 18 ## 18 other answers | 18 ## 18 other | 18
+全体の18 | 18 ## xの18 | 18 ## りんごの18 | 18 ## 百分の1 | 1 ## 1,000分の1 | 1
 """
 
 
@@ -129,6 +148,7 @@ NO_NUMBER = [
     "18-20 million", "2024-05-01", "2024/05/01", "05/01", "5/1/24", "2024年5月1日", "10:30", "3時間30分", "3:2", "1.2.3",
     "18th", "3rd", "第3回", "18以上", "18以下", "18未満", "18の倍数", "18の半分", "03-1234-5678", "555-1234", "(03) 1234-5678",
     "1,2", "1, 2", "18 or 20", "18+", "18±2", "5 dozen", "2ダース", "5割", "4 quarters", "5ft 6in", "18 florps",
+    "6 PM", "9am", "6 p.m.", "$18m", "£18m", "€18 m", "$18t", "Answer - 18", "Total – 18", "合計-18", "答え -18", "18÷20", "1÷2",
 ]  # fmt: skip
 
 EXPRESSIONS = [
