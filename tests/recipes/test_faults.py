@@ -154,6 +154,7 @@ def test_a_reward_that_is_not_finite_leaves_the_batch_without_rewards(caplog):
     from rl.train import score
 
     class Rewards:
+        names = ("mine",)
         terms = ("mine",)
 
         def score(self, rollouts):
