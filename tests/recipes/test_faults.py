@@ -155,7 +155,6 @@ def test_a_reward_that_is_not_finite_leaves_the_batch_without_rewards(caplog):
 
     class Rewards:
         names = ("mine",)
-        terms = ("mine",)
 
         def score(self, rollouts):
             raise NotFinite("rewards.mine: returned nan on problem 7; expected a finite number")
