@@ -77,7 +77,7 @@ _ENVIRONMENT = re.compile(
 )
 _REPLACEMENTS = (
     (re.compile(r"^\s*\\(?:(?:Long|long)?[Rr]ightarrow|implies|to)(?![A-Za-z])|^\s*[⇒→]"), ""),
-    (re.compile(r"\\(?:checkmark|qed)(?![A-Za-z])|[✓✔✅]"), ""),
+    (re.compile(r"\\(?:checkmark|qed|notag|nonumber)(?![A-Za-z])|\\tag\*?\{[^{}]*\}|[✓✔✅]"), ""),
     (re.compile(r"\\(?:[hv]space\*?|[hv]?phantom)\s*+\{[^{}]*\}"), " "),
     (re.compile(r"\{\s*\}(?=\s*[\^_])"), ""),
     (re.compile(r"(?<!\\)\$([^$]*)(?<!\\)\$"), r" \1 "),
