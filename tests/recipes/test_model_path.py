@@ -86,4 +86,4 @@ def test_the_jobs_of_a_sweep(tmp_path: Path) -> None:
     same = rl_basic(*sweep, "experiment=chooses,numina_grpo", "data=word_problems", cwd=tmp_path)
     assert same.returncode == 0, same.stderr
     assert "qwen2.5-0.5b-instruct-word_problems" in same.stdout
-    assert "qwen2-0.5b-instruct-word_problems-grpo-64" in same.stdout
+    assert "qwen2-0.5b-instruct-word_problems-grpo_kl-64" in same.stdout
