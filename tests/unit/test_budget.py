@@ -89,7 +89,9 @@ def test_easy_problems_come_first_and_all_of_them_in_the_end() -> None:
 def test_problems_of_unknown_difficulty_come_last() -> None:
     curriculum = EasiestFirst(problems([0, 3, 0, 1]), total_steps=10, name="test")
     assert list(curriculum.order) == [3, 1, 0, 2]
-    with pytest.raises(UserError, match=r"curriculum=difficulty: test has no solution steps to sort by; type curriculum=none"):
+    with pytest.raises(
+        UserError, match=r"curriculum=difficulty: test has no solution steps to sort by; type curriculum=none"
+    ):
         EasiestFirst(problems([0, 0]), total_steps=10, name="test")
 
 
