@@ -267,7 +267,7 @@ def test_a_longer_run_has_the_rates_of_its_whole_length(folder):
         for steps in (2, 4):
             finish(launch(folder, f"longer-{engine}", *settings, f"engine={engine}", f"max_steps={steps}"))
     rates = [row["learning_rate"] for row in timeless(folder / "longer-trl")]
-    assert rates[2:] == pytest.approx([0.5 * (1 - 2 / 3), 0.0])
+    assert rates[2:] == pytest.approx([0.5 * 2 / 4, 0.5 * 1 / 4])
     same(folder / "longer-local", folder / "longer-trl")
 
 
