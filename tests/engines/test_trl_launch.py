@@ -329,7 +329,7 @@ def test_the_embedded_task_is_learnt(loss, tmp_path):
 def sample_from_shards(rank: int, port: int, model, lora: bool, prompts, found) -> None:
     from torch.distributed.fsdp import fully_shard
 
-    from rl.engines.local.engine import decode
+    from rl.engines.local import decode
     from rl.engines.local.sampler import sample
     from rl.engines.trl.trainer import _unsharded, without_wrapper
 
