@@ -233,7 +233,7 @@ def test_own_jinja_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"renderer\.template=.*own\.jinja"):
         load("qwen3", "chat_template", template=str(path))
     path.write_bytes(b"\x89PNG\xff")
-    with pytest.raises(UserError, match="cannot be read as text"):
+    with pytest.raises(UserError, match="cannot be read as UTF-8 text"):
         load("qwen3", "chat_template", template=str(path))
 
 
