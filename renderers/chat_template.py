@@ -82,8 +82,8 @@ class ChatTemplate(Renderer):
 
     def prompt(self, messages: list[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         self._require_contents(tuple(message["role"] for message in messages))
-        options = self._options | ({"tools": self._schemas(tools)} if tools else {})
-        text = self._render([self._shielded(message) for message in messages], **options)
+        schemas: dict[str, Any] = {"tools": self._schemas(tools)} if tools else {}
+        text = self._render([self._shielded(message) for message in messages], **schemas, **self._options)
         return encode(self._tokenizer, text)
 
     def continuation(self, messages: list[Message]) -> list[int]:
