@@ -16,7 +16,7 @@ from renderers import RendererConfig
 
 CONF = Path(__file__).parents[2] / "conf"
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
-PUBLISHED = [name for name in MODELS if name not in ("tiny", "custom")]
+PUBLISHED = [name for name in MODELS if name not in ("tiny", "tiny_tools", "custom")]
 FORMATS = get_args(get_type_hints(RendererConfig)["name"])
 CATALOGUE = [
     "qwen3-0.6b",
@@ -66,7 +66,7 @@ CATALOGUE = [
 @functools.cache
 def model(name: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        node = compose(overrides=[f"+model={name}"])
+        node = compose(overrides=["+data=word_problems", f"+model={name}"])
     return OmegaConf.to_container(node, resolve=True)["model"]  # type: ignore[index,call-overload,return-value]
 
 
