@@ -15,7 +15,7 @@ from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
 from rl.losses.base import PolicyLoss, weigh
-from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
 from rl.rollouts import Rollout, TrainingRow
 from rl.saving import export_final, require_metric, save, save_at
@@ -101,6 +101,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     step, rollouts = batch.step, batch.rollouts
     metrics = {
         **rollout_metrics(rollouts),
+        **(environment_metrics(rollouts) if not run.blueprint.environment.single_turn else {}),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }
@@ -178,6 +179,8 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
     run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
     metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
+    if not blueprint.environment.single_turn:
+        metrics |= environment_metrics(rollouts)
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
