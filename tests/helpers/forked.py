@@ -39,7 +39,10 @@ def start_process(target: Callable[..., object], *arguments: object, torch: bool
     """A started process that calls `target`. torch: it has torch and the other libraries of a run already."""
     chosen = server("forked", *(["warm_libraries"] if torch else []), "warm_hydra")
     process = CONTEXT.Process(target=target, args=arguments)
-    with mock.patch.object(forkserver, "connect_to_new_process", chosen.connect_to_new_process):
+    with (
+        mock.patch.object(forkserver, "connect_to_new_process", chosen.connect_to_new_process),
+        mock.patch.multiple("__main__", __spec__=None, __file__=None, create=True),  # it would import pytest
+    ):
         process.start()
     return process
 

@@ -39,7 +39,8 @@ def run_recipe(
     Forked from a server that has the libraries already (see `start` of forked.py), unless a variable changes how they
     are imported.
     """
-    if any(name.startswith(READ_AT_IMPORT) for name in environment or {}):
+    changed = {name for name, value in (environment or {}).items() if os.environ.get(name) != value}
+    if any(name.startswith(READ_AT_IMPORT) for name in changed):
         return run_afresh(recipe, *arguments, cwd=cwd, path=path, environment=environment)
     with tempfile.TemporaryDirectory() as output:
         done = forked.start(
