@@ -54,7 +54,7 @@ class Forked:
     process: BaseProcess
     output: Path
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 280) -> int:
         """The exit code as a shell reports it; the output is in `out` and `err`."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"still running after {seconds} s"
