@@ -114,6 +114,7 @@ def measure_run(
             tokens_per_second=sum(len(c.tokens) for group in sampled.completions for c in group) / seconds,
             update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
             test_problems=len(problems.test),
+            signal=found.readings[found.budget]["signal"].value,
         )
         return found, cost, memory
 

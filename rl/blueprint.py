@@ -31,12 +31,17 @@ class EngineConfig:
 
     resumable: engine keys that may change when a run is resumed, because they do not change what a step computes.
     samples_alone: whether it can sample without training, as `recipes.preflight` needs.
+    has_entropies: whether its sampler can return the exact entropy of each token's distribution.
     needs_full_support: why it cannot train with top_p, top_k or min_p; "" when it can.
     """
 
     resumable: ClassVar[frozenset[str]] = frozenset()
     samples_alone: ClassVar[bool] = True
     needs_full_support: ClassVar[str] = ""
+
+    @property
+    def has_entropies(self) -> bool:
+        return False
 
     def check(self, blueprint: Blueprint) -> None:
         """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""

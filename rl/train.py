@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rewards.length.base import tokens
 from rl import evaluating, signals
 from rl.collecting import collect
 from rl.engines.base import Driver, Learner, UpdateStats
-from rl.errors import NotFinite, Stopped, UserError
+from rl.errors import Stopped, UserError
 from rl.losses.base import PolicyLoss, weigh
 from rl.losses.correction import corrected, correction_metrics
 from rl.metrics import lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
+from rl.refilling import refill
 from rl.rollouts import Rollout, TrainingRow
 from rl.samples import samples
 from rl.saving import export_final, require_metric, save, save_at
+from rl.scoring import score
 from rl.step import Batch, Run, Timer
 
 log = logging.getLogger("tanka")
@@ -90,11 +92,14 @@ def prepare(run: Run, step: int) -> Batch:
         rollouts, budget = collect(run, step)
     with timer("score"):
         score(run, rollouts)
-        rows = weigh(
-            rollouts, blueprint.loss, budget, blueprint.rewards.weights, blueprint.rewards.truncated.masks
-        )
+    discarded: list[Rollout] = []
+    if blueprint.refill:
+        rollouts, discarded = refill(run, step, rollouts, budget, timer)
+    rewards = blueprint.rewards
+    with timer("score"):
+        rows = weigh(rollouts, blueprint.loss, budget, rewards.weights, rewards.truncated.masks)
     learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
-    return Batch(step, rollouts, rows, learning_rate, evaluation, timer)
+    return Batch(step, rollouts, rows, learning_rate, evaluation, timer, discarded)
 
 
 def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
@@ -110,25 +115,19 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
+    thrown_away = sum(map(tokens, batch.discarded))
+    if run.blueprint.refill:
+        metrics["sampled_discarded"] = thrown_away
+    metrics |= batch.timer.metrics(sum(map(tokens, rollouts)) + thrown_away) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
+    if run.pass_rates:
+        run.pass_rates.record(step, [*rollouts, *batch.discarded])
     run.loggers.log(step, metrics)
     run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
     run.budget.observe(metrics)
     save_at(run, step)
-
-
-def score(run: Run, rollouts: Sequence[Rollout]) -> None:
-    """Rewards the rollouts. If any reward is not finite, all become NaN, so the batch moves no weights."""
-    try:
-        run.blueprint.rewards.score(rollouts)
-    except NotFinite as error:
-        log.warning("%s", error)
-        for rollout in rollouts:
-            rollout.reward = math.nan
-            rollout.rewards = dict.fromkeys(run.blueprint.rewards.names, math.nan)
 
 
 def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
