@@ -89,7 +89,8 @@ class ByPassRate:
     def batch(self, step: int, batch_size: int, seed: int) -> list[int]:
         epoch, index = divmod(step, len(self.ids) // batch_size)
         if epoch not in self.orders:
-            self.orders = {epoch - 1: self.orders.get(epoch - 1, []), epoch: self.order(epoch, step - index)}
+            self.orders[epoch] = self.order(epoch, step - index)
+            self.orders.pop(epoch - 2, None)
         return self.orders[epoch][index * batch_size : (index + 1) * batch_size]
 
     def order(self, epoch: int, first_step: int) -> list[int]:
