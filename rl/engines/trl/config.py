@@ -41,6 +41,10 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
     samples_alone: ClassVar[bool] = False
     needs_full_support: ClassVar[str] = "engine=trl trains on the whole distribution only"
 
+    @property
+    def has_entropies(self) -> bool:
+        return self.vllm == "off"
+
     def check(self, blueprint: Blueprint) -> None:
         if self.vllm != "off" and blueprint.model.context is not None:
             raise UserError(
@@ -62,7 +66,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
             )
         if blueprint.batch_size * blueprint.group_size < 2:
             raise UserError("batch_size=1: one rollout a step has no baseline; type batch_size=16")
-        if self.vllm != "off" and blueprint.loss.needs_entropies:
+        if blueprint.loss.needs_entropies and not self.has_entropies:
             raise UserError(
                 f"engine.vllm={self.vllm}: vLLM returns no entropies; type loss.negative_token_fraction=1, or engine.vllm=off"
             )
