@@ -82,7 +82,7 @@ def sample_trajectories(
     most = MOST_REQUESTS if sampler.concurrent else MOST_THREADS
     sampler.publish()  # before several threads would do so at once
     try:
-        with threads(most) as each:
+        with threads(most) as each, sampler.conversations():
             if sampler.concurrent:
                 each(lambda one: Walk(sampler, task, params, n, directly).run([one]), trajectories)
             else:
