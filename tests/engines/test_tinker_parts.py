@@ -56,8 +56,14 @@ KEY = "tml-not-a-secret"
 def blueprint(**changes):
     """What the engine's check reads of a blueprint that it accepts."""
     lora = SimpleNamespace(rank=8, alpha=32.0, dropout=0.0, target_modules="all-linear")
-    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora)
-    facts = {"model": model, "temperature": 1.0, "sampling": SamplingConfig(), "loss": GRPO()}
+    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora, quantization=None)
+    facts = {
+        "model": model,
+        "temperature": 1.0,
+        "sampling": SamplingConfig(),
+        "loss": GRPO(),
+        "optimizer": OptimizerConfig(),
+    }
     return SimpleNamespace(**(facts | changes))
 
 
@@ -66,11 +72,14 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
+        ({"model": SimpleNamespace(source="m", lora=None, quantization=None)}, r"model\.lora\.rank=32"),
         (
             {
                 "model": SimpleNamespace(
-                    source="m", context=None, lora=SimpleNamespace(dropout=0.0, alpha=16.0)
+                    source="m",
+                    context=None,
+                    lora=SimpleNamespace(dropout=0.0, alpha=16.0),
+                    quantization=None,
                 )
             },
             r"model\.lora\.alpha=32",
