@@ -7,26 +7,24 @@ grows with the number of rows. Nothing here imports torch, and JSONL needs no `d
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from rl import progress
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
-from rl.data.curriculum import EasiestFirst
+from rl.data.curriculum import Curriculum
 from rl.data.reading import RowReader, SourceRows
 from rl.data.sources import Rows, open_local, open_rows
 from rl.errors import UserError
 from rl.rollouts import Message, Problem
 from rl.schema import locate
-
-if TYPE_CHECKING:
-    from renderers.base import Renderer
 
 log = logging.getLogger("tanka")
 
@@ -65,7 +63,7 @@ class ProblemSet:
     train: Problems
     test: Sequence[Problem]
     report: LoadReport
-    curriculum: EasiestFirst | None = None
+    curriculum: Curriculum | None = None
 
     def messages(self, problem: Problem) -> list[Message]:
         """The conversation that asks for an answer; see `DataConfig.messages`."""
@@ -96,10 +94,23 @@ class ProblemSet:
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]
 
-    def keep_short_prompts(self, renderer: Renderer) -> None:
+    def fresh(self, step: int, count: int, seed: int, draw: int, taken: Collection[str]) -> list[Problem]:
+        """`count` train problems whose id is not in `taken`, or as many as there are, for redraw 1, 2, ... of a step.
+
+        A pure function of its arguments. step: counted from 0.
+        """
+        import numpy
+
+        pool = self.curriculum.pool(step, 1) if self.curriculum else range(len(self.train))
+        size = min(len(pool), count + len(taken))
+        drawn = numpy.random.default_rng([seed, step, draw]).choice(len(pool), size, replace=False)
+        problems = (self.train[pool[i]] for i in drawn)
+        return list(itertools.islice((p for p in problems if p.id not in taken), count))
+
+    def keep_short_prompts(self, prompt: Callable[[Problem], list[int]]) -> None:
         """Removes and counts the train problems whose prompt exceeds `data.max_prompt_tokens`; no limit: no change."""
         if limit := self.config.max_prompt_tokens:
-            self.filter_by_prompt_length(lambda p: len(renderer.prompt(self.messages(p))), limit)
+            self.filter_by_prompt_length(lambda p: len(prompt(p)), limit)
 
     def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
         """Removes the train problems whose prompt has more than `limit` tokens; the test split is unchanged.
