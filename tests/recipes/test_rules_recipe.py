@@ -175,7 +175,9 @@ def test_evaluations_read_every_budget_off_one_sampling(folder):
     # What the run's own budget gives does not depend on the wider one.
     (own,) = (each for each in first["budgets"] if each["budget"] == 8)
     assert own["tokens"] == first["tokens"] == read_jsonl(folder / "alone/evaluations.jsonl")[0]["tokens"]
-    shared = {name for name in alone[0] if name.startswith("eval/") and "reward" not in name}  # the coin is no answer
+    shared = {
+        name for name in alone[0] if name.startswith("eval/") and "reward" not in name
+    }  # the coin is no answer
     assert {name: rows[0][name] for name in shared} == {name: alone[0][name] for name in shared}
     assert "eval/budget/8/tokens" not in alone[0] and last["step"] == 2
     assert (folder / "budgets/report/budgets-light.png").is_file()

@@ -74,7 +74,13 @@ def test_gdpo_with_a_length_rule_is_right_and_short(tmp_path):
 
 def test_l1_moves_towards_its_targets(tmp_path):
     """Evaluations at stated targets: deviations from 40 tokens shrink, with an alpha that suits short answers."""
-    arguments = ("length=l1_exact", "length.target=[40,40]", "length.eval_targets=[40]", "length.alpha=0.01", "max_tokens=128")
+    arguments = (
+        "length=l1_exact",
+        "length.target=[40,40]",
+        "length.eval_targets=[40]",
+        "length.alpha=0.01",
+        "max_tokens=128",
+    )
     process = start(
         "rl_basic", *arguments, "max_steps=30", "eval_every=30", "eval_problems=32", "save_every=0", "preflight=off", "logger=none",
         "run_dir=r", cwd=tmp_path,
