@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from renderers.base import Renderer
-from rewards.length.base import tokens
 from rewards.length.l1 import TARGET, Targets
-from rl.collecting import roll_out
+from rl import progress
+from rl.collecting import grading_ahead, roll_out
 from rl.engines.base import SamplingParams
-from rl.evaluation.measures import Estimates, cut_at, measure
+from rl.evaluation.measures import Estimates, measure, within
 from rl.evaluation.statistics import estimate
-from rl.metrics import rollout_metrics
+from rl.metrics import environment_metrics, rollout_metrics
 from rl.rollouts import Problem, Rollout
 from rl.samples import samples
 from rl.seeds import derived_seed, seed_everything
@@ -40,40 +39,36 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
         return {}
     seed_everything(derived_seed(blueprint.seed, "eval", step))
     budgets = blueprint.eval_budgets
-    sampled = roll_out(run, problems, blueprint.eval_completions, sampling_params(run, budgets[-1]))
     readings: dict[int, Estimates] = {}
-    for budget in budgets:
-        rollouts = cut_rollouts(sampled, budget, run.renderer)
-        readings[budget] = graded(run, rollouts)
-        if budget == blueprint.max_tokens:
-            own = rollouts
-    targets = evaluate_targets(run, problems)
+    with progress.task("evaluating"):
+        sampled = sample(run, problems, budgets[-1])
+        for budget in budgets:
+            rollouts = within(sampled, budget, run.renderer)
+            readings[budget] = graded(run, rollouts)
+            if budget == blueprint.max_tokens:
+                own = rollouts
+        targets = evaluate_targets(run, problems)
     record(run, step, own, readings, targets)
     measured = readings[blueprint.max_tokens]
     metrics = rollout_metrics(own) | {name: measured[name].value for name in measured if "@" in name}
     if blueprint.eval_max_tokens is not None:
         metrics |= _values("budget", {b: _only(AT_BUDGET, reading) for b, reading in readings.items()})
     metrics |= _values("target", targets)
+    if not blueprint.environment.single_turn:
+        metrics |= environment_metrics(own)
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
-def sampling_params(run: Run, max_tokens: int) -> SamplingParams:
-    """How completions of test problems are sampled at a budget."""
-    return SamplingParams(
+def sample(run: Run, problems: Sequence[Problem], max_tokens: int) -> list[Rollout]:
+    """[P x eval_completions] ungraded rollouts of test problems at a budget."""
+    params = SamplingParams(
         max_tokens=max_tokens,
         temperature=run.blueprint.eval_temperature,
         stop_ids=run.renderer.stop_ids,
         seed=derived_seed(run.blueprint.seed, "eval", 0),
     )
-
-
-def cut_rollouts(rollouts: Sequence[Rollout], budget: int, renderer: Renderer) -> list[Rollout]:
-    """Ungraded rollouts as `max_tokens=budget` would cut them."""
-    cut = [cut_at(rollout.completion, budget) for rollout in rollouts]
-    return [
-        replace(rollout, completion=completion, parsed=renderer.parse(completion))
-        for rollout, completion in zip(rollouts, cut, strict=True)
-    ]
+    arrived = grading_ahead(run, problems) if max_tokens == run.blueprint.max_tokens else None
+    return roll_out(run.engine.sampler, run.task, problems, run.blueprint.eval_completions, params, arrived)
 
 
 def graded(run: Run, rollouts: Sequence[Rollout]) -> Estimates:
@@ -97,8 +92,7 @@ def evaluate_targets(run: Run, problems: Sequence[Problem]) -> dict[int, Estimat
     found: dict[int, Estimates] = {}
     for target in targets or ():
         aimed = [replace(problem, extra={**problem.extra, TARGET: target}) for problem in problems]
-        params = sampling_params(run, run.blueprint.max_tokens)
-        rollouts = roll_out(run, aimed, run.blueprint.eval_completions, params)
+        rollouts = sample(run, aimed, run.blueprint.max_tokens)
         run.blueprint.rewards.score(rollouts, watch=False)
         found[target] = _only(("accuracy", "tokens"), measure(rollouts)) | {
             "deviation": estimate(*per_problem(rollouts, target))
@@ -110,7 +104,7 @@ def per_problem(rollouts: Sequence[Rollout], target: int) -> tuple[list[float], 
     """[P] sums of |target - tokens| over each problem's completions, and [P] how many completions it has."""
     sums: dict[int, list[int]] = {}
     for rollout in rollouts:
-        sums.setdefault(rollout.group, []).append(abs(target - tokens(rollout)))
+        sums.setdefault(rollout.group, []).append(abs(target - rollout.length))
     return [float(sum(group)) for group in sums.values()], [float(len(group)) for group in sums.values()]
 
 
@@ -135,7 +129,7 @@ def record(
     if targets:
         row["targets"] = [{"target": target, **reading} for target, reading in targets.items()]
     run.loggers.evaluation(step, row)
-    run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
+    run.loggers.samples(step, samples(blueprint, rollouts, "test"))
 
 
 def _only(names: Sequence[str], estimates: Estimates) -> Estimates:

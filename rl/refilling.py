@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl.collecting import prompts_of, rollouts_from, sampling_params
+from rl.collecting import roll_out, sampling_params
 from rl.losses.base import rollout_weights
 from rl.rollouts import Problem, Rollout
 from rl.scoring import score
@@ -57,13 +57,9 @@ def redraw(
     """[P x G] scored rollouts of P fresh problems from the current policy."""
     seed = derived_seed(run.blueprint.seed, f"refill {draw}", step)
     params = replace(sampling_params(run, step), max_tokens=budget, seed=seed)
-    prompts = prompts_of(run, problems)
     with timer("sample"):
-        completions = run.engine.sampler.submit(prompts, run.blueprint.group_size, params).result()
-    drawn = [
-        replace(rollout, version=step - 1)
-        for rollout in rollouts_from(problems, prompts, completions, run.renderer)
-    ]
+        sampled = roll_out(run.engine.sampler, run.task, problems, run.blueprint.group_size, params)
+    drawn = [replace(rollout, version=step - 1) for rollout in sampled]
     with timer("score"):
         score(run, drawn, watch=False)
     return drawn

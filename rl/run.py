@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from renderers.base import Renderer, require_fingerprint
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
 from rl.data.config import DataConfig
@@ -32,6 +33,7 @@ from rl.step import Run
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, State
+from rl.task import open_task
 from rl.watchdog import Watchdog
 
 log = logging.getLogger("tanka")
@@ -56,7 +58,8 @@ def open_run(
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        problems.keep_short_prompts(renderer)
+        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        problems.keep_short_prompts(task.prompt)
         record_data(directory, problems)
         for line in problems.report.lines():
             log.info("%s", line)
@@ -84,7 +87,7 @@ def open_run(
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, renderer, engine, loggers, directory, watchdog, budget, total_steps, done,
+                blueprint, problems, task, engine, loggers, directory, watchdog, budget, total_steps, done,
                 pass_rates=rates,
             )  # fmt: skip
 
@@ -115,7 +118,8 @@ def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int
             log.warning("%s has no complete checkpoint: starting again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
-    weights.load(point)
+    with progress.task("loading the checkpoint"):
+        weights.load(point)
     log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
     return checkpoint.step_of(point)
 

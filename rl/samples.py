@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rl.rollouts import Rollout
+from rl.blueprint import Blueprint
+from rl.rollouts import Rollout, conversation
 
 
-def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
-    """`count` rollouts of a batch as rows of samples.jsonl: question, completion, verdict and its reason."""
+def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> list[dict[str, Any]]:
+    """Some rollouts of a batch as rows of samples.jsonl: question, answer, verdict and its reason.
+
+    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`.
+    """
+    several_turns = not blueprint.environment.single_turn
     return [
         {
             "split": split,
@@ -19,7 +24,7 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "thinking": r.parsed.thinking,
             "text": r.parsed.text,
             "raw": r.parsed.raw,
-            "tokens": len(r.completion.tokens),
+            "tokens": r.length,
             "ended": r.parsed.ended,
             "gold": r.verdict.gold,
             "extracted": r.verdict.extracted,
@@ -28,8 +33,9 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "reason": r.verdict.reason,
             "rewards": r.rewards,
             "reward": r.reward,
+            **({"conversation": conversation(r), "trajectory": r.ended} if several_turns else {}),
         }
-        for r in spread(rollouts, count)
+        for r in spread(rollouts, blueprint.samples_per_step)
     ]
 
 

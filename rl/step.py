@@ -14,8 +14,10 @@ from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, PendingCompletions
 from rl.loggers.background import Loggers
+from rl.progress import Pace
 from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.storage.run_directory import RunDirectory
+from rl.task import Task
 from rl.watchdog import Watchdog
 
 
@@ -38,11 +40,12 @@ class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
     pending: batches requested ahead of their step, by step. pass_rates: measured so far, with curriculum=pass_rate.
+    pace: how long the steps take.
     """
 
     blueprint: Blueprint
     problems: ProblemSet
-    renderer: Renderer
+    task: Task
     engine: Engine
     loggers: Loggers
     directory: RunDirectory
@@ -52,6 +55,11 @@ class Run:
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
     pass_rates: PassRates | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.task.renderer
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from rewards.length.base import tokens
-from rl import evaluating, signals
+from rl import evaluating, progress, signals
 from rl.collecting import collect
 from rl.engines.base import Driver, Learner, UpdateStats
 from rl.errors import Stopped, UserError
 from rl.losses.base import PolicyLoss, weigh
 from rl.losses.correction import corrected, correction_metrics
-from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
 from rl.refilling import refill
 from rl.rollouts import Rollout, TrainingRow
@@ -36,7 +36,8 @@ def train(run: Run) -> None:
         with signals.safe_points():
             learner = run.engine.learner
             if isinstance(learner, Driver):
-                learner.drive(RunSteps(run))
+                with closing(RunSteps(run)) as steps:
+                    learner.drive(steps)
             else:
                 for step in range(run.done + 1, run.total_steps + 1):
                     take_step(run, learner, step)
@@ -52,10 +53,12 @@ def train(run: Run) -> None:
 
 def take_step(run: Run, learner: Learner, step: int) -> None:
     """One step: collect, score and weigh a batch, update the weights, then log, save and discard."""
-    batch = prepare(run, step)
-    with batch.timer("update"):
-        stats = update(learner, batch, run.blueprint.loss)
-    conclude(run, batch, stats)
+    check_budget(run, step)
+    with run.pace.step(step, run.total_steps):
+        batch = prepare(run, step)
+        with batch.timer("update"):
+            stats = update(learner, batch, run.blueprint.loss)
+        conclude(run, batch, stats)
 
 
 @dataclass
@@ -68,22 +71,40 @@ class RunSteps:
         self.total = self.run.total_steps
         self.problems = min(self.run.blueprint.batch_size, len(self.run.problems.train))
         self.directory = self.run.directory.path
+        self.updates = self.run.blueprint.loss.updates_per_batch
+        self.step, self.updating = ExitStack(), ExitStack()  # their tasks, from prepare to conclude
 
     def prepare(self, step: int) -> list[TrainingRow]:
+        check_budget(self.run, step)
+        self.step.enter_context(self.run.pace.step(step, self.total))
         self.batch = prepare(self.run, step)
         self.updating_since = time.perf_counter()
-        return self.batch.rows
+        rows = self.batch.rows
+        self.updating.enter_context(progress.task("updating", len(rows) * self.updates, "rows"))
+        return rows
 
     def conclude(self, stats: UpdateStats) -> None:
         self.batch.timer.seconds["update"] = time.perf_counter() - self.updating_since
+        self.updating.close()
         conclude(self.run, self.batch, stats)
+        self.step.close()
+
+    def close(self) -> None:
+        """Ends the tasks of a step that was not concluded."""
+        self.updating.close()
+        self.step.close()
+
+
+def check_budget(run: Run, step: int) -> None:
+    """The check of the token budget, before the first step."""
+    if step == 1:
+        signals.check()
+        before_training(run)
 
 
 def prepare(run: Run, step: int) -> Batch:
     """The first half of a step: evaluate where due, collect, score, weigh."""
     signals.check()
-    if step == 1:
-        before_training(run)
     blueprint = run.blueprint
     timer = Timer()
     evaluation = evaluating.evaluate_at(run, step)
@@ -107,6 +128,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     step, rollouts = batch.step, batch.rollouts
     metrics = {
         **rollout_metrics(rollouts),
+        **(environment_metrics(rollouts) if not run.blueprint.environment.single_turn else {}),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }
@@ -115,16 +137,16 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    thrown_away = sum(map(tokens, batch.discarded))
+    thrown_away = sum(r.length for r in batch.discarded)
     if run.blueprint.refill:
         metrics["sampled_discarded"] = thrown_away
-    metrics |= batch.timer.metrics(sum(map(tokens, rollouts)) + thrown_away) | batch.evaluation
+    metrics |= batch.timer.metrics(sum(r.length for r in rollouts) + thrown_away) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     if run.pass_rates:
         run.pass_rates.record(step, [*rollouts, *batch.discarded])
     run.loggers.log(step, metrics)
-    run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
+    run.loggers.samples(step, samples(run.blueprint, rollouts, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
     run.budget.observe(metrics)
     save_at(run, step)

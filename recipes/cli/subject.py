@@ -57,8 +57,8 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in (*NODES, "length", "truncated"):
-        if node in run and node not in typed:  # runs of older versions have no length and truncated
+    for node in (*NODES, "environment", "length", "truncated"):
+        if node in run and node not in typed:  # runs of older versions lack some of them
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
             for key, value in kept.items():

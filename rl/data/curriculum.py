@@ -17,6 +17,7 @@ from typing import Protocol
 
 from rl.data.pass_rates import PassRates
 from rl.errors import UserError
+from rl.progress import counted
 from rl.rollouts import Problem
 
 FIRST_SHARE = 0.1
@@ -39,7 +40,8 @@ class EasiestFirst:
     """
 
     def __init__(self, problems: Sequence[Problem], total_steps: int, name: str) -> None:
-        steps = array("l", (problem.steps for problem in problems))
+        read = counted(problems, "sorting", len(problems), "problems")
+        steps = array("l", (problem.steps for problem in read))
         if not any(steps):
             raise UserError(
                 f"curriculum=difficulty: {name} has no solution steps to sort by; type curriculum=none, or use"

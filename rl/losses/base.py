@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewards.length.base import tokens, was_cut
 from rl.errors import UserError
 from rl.losses.correction import Correction, require_bounds
-from rl.rollouts import Rollout, TrainingRow
+from rl.rollouts import Rollout, TrainingRow, training_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +31,7 @@ class Surrogate:
     loss: scalar, the SUM over rows and tokens; its gradient adds up over micro-batches.
     sequence_kl: [B] mean Bernoulli KL (nats) between the behaviour and the current probability of the sampled tokens.
     admitted: [B] whether the row's gradient passed the loss's trust region.
-    log_ratio: [B, T] logprobs - behavior_logprobs, 0 at padding.
+    log_ratio: [B, T] logprobs - behavior_logprobs, 0 outside the mask.
     """
 
     loss: Tensor
@@ -103,7 +102,7 @@ class PolicyLoss(ABC):
         return [0.0] * len(lengths)
 
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
-        """Which of a rollout's tokens train; None: all of them."""
+        """[T_n] which of a rollout's sampled tokens train; None: all of them."""
         return None
 
     def admit(self, sequence_kl: Tensor) -> Tensor:
@@ -117,9 +116,9 @@ class PolicyLoss(ABC):
     def surrogate(
         self, logprobs: Tensor, behavior_logprobs: Tensor, coefficients: Tensor, mask: Tensor
     ) -> Surrogate:
-        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on completion tokens.
+        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on sampled tokens.
 
-        Computed in float32 at least, whatever the model's dtype. Padding may hold anything, NaN included.
+        Computed in float32 at least, whatever the model's dtype. Values outside `mask` may be anything, NaN included.
         """
         import torch
 
@@ -144,23 +143,19 @@ def weigh(
     reward_weights: Mapping[str, float] | None = None,
     mask_truncated: bool = False,
 ) -> list[TrainingRow]:
-    """The complete batch of N rollouts as training rows: one coefficient for each token.
+    """The complete batch of N rollouts as training rows: one coefficient for each sampled token.
 
     reward_weights: of each reward of the set, for losses that read them one by one. mask_truncated: rollouts that the
     budget cut get coefficients of 0, and no KL penalty.
     """
     weights = rollout_weights(rollouts, loss, budget, reward_weights, mask_truncated)
-    kl_weights = loss.kl_weights([tokens(r) for r in rollouts], budget)
+    kl_weights = loss.kl_weights([r.length for r in rollouts], budget)
     rows = []
     for rollout, weight, kl_weight in zip(rollouts, weights, kl_weights, strict=True):
-        sampled = rollout.completion.tokens
         retained = loss.retained(rollout)
-        coefficients = [weight] * len(sampled) if retained is None else [weight * keep for keep in retained]
-        if mask_truncated and was_cut(rollout):
-            kl_weight = 0.0
-        rows.append(
-            TrainingRow(rollout.prompt_tokens, sampled, rollout.completion.logprobs, coefficients, kl_weight)
-        )
+        coefficients = [weight] * rollout.length if retained is None else [weight * keep for keep in retained]
+        masked = mask_truncated and rollout.truncated
+        rows.append(training_row(rollout, coefficients, 0.0 if masked else kl_weight))
     return rows
 
 
@@ -172,10 +167,10 @@ def rollout_weights(
     mask_truncated: bool = False,
 ) -> list[float]:
     """[N] what each token of a rollout weighs; arguments as in `weigh`. A rollout of weight 0 teaches nothing."""
-    groups, lengths = [r.group for r in rollouts], [tokens(r) for r in rollouts]
+    groups, lengths = [r.group for r in rollouts], [r.length for r in rollouts]
     weights = loss.weights(loss.scores(rollouts, reward_weights or {}), groups, lengths, budget)
     return [
-        0.0 if mask_truncated and was_cut(r) else weight for r, weight in zip(rollouts, weights, strict=True)
+        0.0 if mask_truncated and r.truncated else weight for r, weight in zip(rollouts, weights, strict=True)
     ]
 
 

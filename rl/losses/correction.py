@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from statistics import fmean
 from typing import Literal
 
 from rl.errors import UserError
-from rl.rollouts import TrainingRow
+from rl.rollouts import TrainingRow, scattered
 
 Correction = Literal["none", "tis", "icepop", "sequence_mask"]
 
@@ -44,7 +45,7 @@ def require_bounds(correction: Correction, bounds: tuple[float, float] | None) -
 def correction_weights(
     correction: Correction, bounds: tuple[float, float] | None, log_ratio: Sequence[float]
 ) -> list[float]:
-    """[T] what multiplies a row's coefficients, from its log w [T] = log learner - log sampler.
+    """What multiplies the coefficients of a row's sampled tokens, from their log w = log learner - log sampler.
 
     tis: w clipped to the bounds. icepop: w inside the bounds, 0 outside. sequence_mask: 1 if the geometric mean of the
     row's w is inside the bounds, else 0.
@@ -72,7 +73,7 @@ def corrected(
     """
     result = []
     for row, own in zip(rows, logprobs, strict=True):
-        weights = correction_weights(correction, bounds, _differences(own, row.behavior_logprobs))
+        weights = scattered(correction_weights(correction, bounds, _log_weights(own, row)), row.mask)
         coefficients = [c * weight if c else c for c, weight in zip(row.coefficients, weights, strict=True)]
         result.append(replace(row, behavior_logprobs=list(own), coefficients=coefficients))
     return result
@@ -81,11 +82,11 @@ def corrected(
 def correction_metrics(
     rows: Sequence[TrainingRow], corrected_rows: Sequence[TrainingRow]
 ) -> dict[str, float]:
-    """`mismatch/*` over all tokens, `correction/kept` over those with a coefficient; see rl/metrics.py."""
+    """`mismatch/*` over all sampled tokens, `correction/kept` over those with a coefficient; see rl/metrics.py."""
     log_weights = [
         value
         for before, after in zip(rows, corrected_rows, strict=True)
-        for value in _differences(after.behavior_logprobs, before.behavior_logprobs)
+        for value in _log_weights(after.behavior_logprobs, before)
     ]
     kept = [
         float(now != 0)
@@ -106,12 +107,14 @@ def largest_difference(rows: Sequence[TrainingRow], corrected_rows: Sequence[Tra
     return max(
         abs(value)
         for before, after in zip(rows, corrected_rows, strict=True)
-        for value in _differences(after.behavior_logprobs, before.behavior_logprobs)
+        for value in _log_weights(after.behavior_logprobs, before)
     )
 
 
-def _differences(own: Sequence[float], sampled: Sequence[float]) -> list[float]:
-    return [mine - theirs for mine, theirs in zip(own, sampled, strict=True)]
+def _log_weights(own: Sequence[float], row: TrainingRow) -> list[float]:
+    """log w of the row's sampled tokens. own: [T] the learner's log-probabilities."""
+    pairs = zip(own, row.behavior_logprobs, strict=True)
+    return [mine - sampled for mine, sampled in compress(pairs, row.mask)]
 
 
 def _exp(value: float) -> float:

@@ -22,6 +22,7 @@ from rl.losses.gspo import GSPO
 from rl.losses.rloo import RLOO
 from rl.rollouts import TrainingRow
 from rl.train import update
+from tests.helpers.rollouts import one_turn_row
 from tests.unit.test_losses import mask_of
 
 KINDS = ["tis", "icepop", "sequence_mask"]
@@ -53,7 +54,7 @@ def rows_of(seed: int = 0, spread: float = 0.8) -> tuple[list[TrainingRow], list
     for length, coefficient in ((3, 0.5), (6, -0.2), (2, 0.0), (5, 0.3)):
         sampled = -2 * draw.random(length)
         own.append((sampled + spread * draw.normal(size=length)).tolist())
-        rows.append(TrainingRow([1], [2] * length, sampled.tolist(), [coefficient] * length))
+        rows.append(one_turn_row([1], [2] * length, sampled.tolist(), [coefficient] * length))
     return rows, own
 
 
@@ -69,18 +70,18 @@ def test_corrected_rows_by_an_independent_derivation(kind):
         else:
             weight = numpy.minimum(w, 2) if kind == "tis" else numpy.where((w >= 0.5) & (w <= 5), w, 0)
         numpy.testing.assert_allclose(found.coefficients, weight * row.coefficients, atol=1e-12)
-        assert found.behavior_logprobs == mine and found.completion_tokens == row.completion_tokens
+        assert found.behavior_logprobs == mine and found.response_tokens == row.response_tokens
 
 
 @given(st.sampled_from(KINDS), st.lists(st.floats(-9, 0), min_size=1, max_size=9))
 def test_a_sampler_that_computes_what_the_learner_does_needs_no_correction(kind, logprobs):
-    row = TrainingRow([1], [2] * len(logprobs), logprobs, [0.25] * len(logprobs))
+    row = one_turn_row([1], [2] * len(logprobs), logprobs, [0.25] * len(logprobs))
     assert corrected([row], [logprobs], kind, None) == [row]
 
 
 def tensors(rows: list[TrainingRow]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Behaviour log-probabilities and coefficients, [4, 6], and the mask."""
-    lengths = [len(row.completion_tokens) for row in rows]
+    lengths = [len(row.response_tokens) for row in rows]
     behavior, coefficients = torch.zeros(4, 6), torch.zeros(4, 6)
     for n, row in enumerate(rows):
         behavior[n, : lengths[n]] = torch.tensor(row.behavior_logprobs)
@@ -140,11 +141,11 @@ def test_parity_with_trl(loss, kind, tmp_path, tiny_random_model):
     )  # fmt: skip
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
     rows, own = rows_of(spread=0.8 if kind != "sequence_mask" else 1e-3)
-    lengths = [len(row.completion_tokens) for row in rows]
+    lengths = [len(row.response_tokens) for row in rows]
     advantages = [0.7, -1.1, 0.4, 0.9]
     divisors = loss.divisors(lengths, 10)
     rows = [
-        TrainingRow(r.prompt_tokens, r.completion_tokens, r.behavior_logprobs, [a / d] * len(r.completion_tokens))
+        one_turn_row(r.prompt_tokens, r.response_tokens, r.behavior_logprobs, [a / d] * len(r.response_tokens))
         for r, a, d in zip(rows, advantages, divisors, strict=True)
     ]  # fmt: skip
     ours = corrected(rows, own, kind, None)
@@ -202,7 +203,7 @@ def test_all_updates_of_a_batch_divide_by_the_learner_before_the_first():
 
 def test_metrics_by_hand():
     """w = 1/4, 1, 8 and 1; the third row has no coefficients, so its token is not counted as lost."""
-    rows = [TrainingRow([1], [2, 3], [math.log(0.4), -1.0], [1.0, 1.0]), TrainingRow([1], [2, 3], [math.log(0.1), -1.0], [0.0, 0.0])]  # fmt: skip
+    rows = [one_turn_row([1], [2, 3], [math.log(0.4), -1.0], [1.0, 1.0]), one_turn_row([1], [2, 3], [math.log(0.1), -1.0], [0.0, 0.0])]  # fmt: skip
     after = corrected(rows, [[math.log(0.1), -1.0], [math.log(0.8), -1.0]], "icepop", None)
     found = correction_metrics(rows, after)
     assert found == pytest.approx({
@@ -227,3 +228,15 @@ def test_settings_that_do_not_fit_are_refused(make, words):
 
 def test_the_bounds_are_the_published_ones():
     assert BOUNDS == {"tis": (0.0, 2.0), "icepop": (0.5, 5.0), "sequence_mask": (1 / 1.001, 1.001)}
+
+
+def test_what_the_environment_wrote_is_not_compared():
+    """Three tokens, the middle one shown by a tool: the geometric mean is of e^0.1 and e^-0.1, 1, so the row stays."""
+    row = TrainingRow([1], [2, 3, 4], [True, False, True], [-1.0, 0.0, -1.0], [0.5, 0.0, 0.5])
+    own = [-0.9, -7.0, -1.1]
+    (kept,) = corrected([row], [own], "sequence_mask", (0.99, 1.01))
+    assert list(kept.coefficients) == [0.5, 0.0, 0.5]
+    (clipped,) = corrected([row], [own], "tis", (0.0, 1.0))
+    assert list(clipped.coefficients) == pytest.approx([0.5, 0.0, 0.5 * math.exp(-0.1)])
+    metrics = correction_metrics([row], [clipped])
+    assert metrics["mismatch/min"] == pytest.approx(math.exp(-0.1)) and metrics["correction/kept"] == 1.0

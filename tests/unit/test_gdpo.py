@@ -16,13 +16,14 @@ from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.gdpo import GDPO
 from rl.losses.grpo import GRPO
 from rl.rollouts import Completion, Parsed, Problem, Rollout
+from tests.helpers.rollouts import one_turn
 
 
 def rollout(group: int, size: int = 2, cut: bool = False, reward: float = 0.0, **rewards: float) -> Rollout:
     completion = Completion([7] * size, [-1.0] * size, "length" if cut else "stop")
     parsed = Parsed("", "", "", "length" if cut else "stop")
     problem = Problem(f"p{group}", "q", "1", "en", "test")
-    return Rollout(problem, group, [1], completion, parsed, rewards=rewards, reward=reward)
+    return one_turn(problem, group, [1], completion, parsed, rewards=rewards, reward=reward)
 
 
 def test_a_reward_cannot_hide_another():

@@ -19,6 +19,7 @@ from rl.evaluating import per_problem
 from rl.losses.grpo import GRPO
 from rl.rollouts import Completion, Parsed, Problem, Rollout
 from rl.step import Timer
+from tests.helpers.rollouts import one_turn
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,9 @@ def rollout(group: int, reward: float, correct: bool | None = True, name: str = 
     completion = Completion([7, 7, 7], [-1.0] * 3, "stop")
     verdict = SimpleNamespace(correct=correct)
     problem = Problem(name or f"p{group}", "?", "1", "en", "test")
-    return Rollout(problem, group, [1], completion, Parsed("", "", "", "stop"), verdict, reward=reward)
+    return one_turn(
+        problem, group, [1], completion, Parsed("", "", "", "stop"), verdict=verdict, reward=reward
+    )
 
 
 class Drawn:

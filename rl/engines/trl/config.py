@@ -21,6 +21,7 @@ from rl.losses.kl import require_reference
 from rl.models.compatibility import require_attention
 from rl.models.device import resolve_device
 from rl.models.loading import load_tokenizer
+from rl.models.quantization import require_plain
 from rl.places import PROJECT
 
 
@@ -46,6 +47,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
         return self.vllm == "off"
 
     def check(self, blueprint: Blueprint) -> None:
+        require_plain(blueprint.model.quantization, blueprint.optimizer.name, "trl")
         if self.vllm != "off" and blueprint.model.context is not None:
             raise UserError(
                 f"model.context={blueprint.model.context}: vLLM reads the checkpoint's own limit; type engine.vllm=off, or"

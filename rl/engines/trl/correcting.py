@@ -33,7 +33,7 @@ def corrected_share(
     model.eval()
     scored = policy_logprobs(trainer, inputs).tolist()
     model.train()
-    own = [values[: len(row.completion_tokens)] for row, values in zip(before, scored, strict=True)]
+    own = [values[: len(row.response_tokens)] for row, values in zip(before, scored, strict=True)]
     return before, corrected(before, own, loss.correction, loss.correction_bounds)
 
 
