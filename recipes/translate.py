@@ -38,7 +38,11 @@ def run(composed: Composed) -> None:
         outcome = whole.repair(choices, lambda done, total: None)
     else:
         require_openai()
-        outcome = whole.translate(choices, Shown())
+        try:
+            outcome = whole.translate(choices, Shown())
+        except KeyboardInterrupt:
+            print("stopped; every answer so far is on disk: the same command goes on", file=sys.stderr)
+            raise
     show(choices, outcome)
     if choices.push or choices.dry_run:
         push(choices, outcome)

@@ -95,8 +95,8 @@ class Server:
                 self._now -= 1
                 if not await _send(writer, answer, request):
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass  # the client or the test has ended
         finally:
             writer.close()
 

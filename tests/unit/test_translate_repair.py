@@ -21,7 +21,10 @@ NO_SOURCE = ("", "")
 
 
 def hand_made() -> list[dict]:
-    return [json.loads(line) for line in (shared_dir() / "data" / "gsm8k_ja" / "rows.jsonl").read_text("utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (shared_dir() / "data" / "gsm8k_ja" / "rows.jsonl").read_text("utf-8").splitlines()
+    ]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["note"] for row in ROWS])
@@ -80,7 +83,9 @@ def test_calculations_without_a_source(calculation, after):
 
 
 def test_a_calculation_that_nothing_mends_is_a_reason():
-    found = repair_row("りんごはいくつですか？", "2*3 = <<2*3=5>>5個です。\n#### 5", NO_SOURCE, "marker", INTO_JAPANESE)
+    found = repair_row(
+        "りんごはいくつですか？", "2*3 = <<2*3=5>>5個です。\n#### 5", NO_SOURCE, "marker", INTO_JAPANESE
+    )
     assert [str(fault) for fault in found.faults] == ["calculation wrong (<<2*3=5>>)"]
 
 
@@ -89,7 +94,10 @@ def test_a_calculation_that_nothing_mends_is_a_reason():
     [
         ("<think>a\n</think>\n\n答え", "答え"),
         ("reasoning without an opening tag</think>答え", "答え"),
-        ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>答え<|return|>", "答え"),
+        (
+            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>答え<|return|>",
+            "答え",
+        ),
         ("```text\n答え\n```", "答え"),
         ("翻訳：答え", "答え"),
         ("<think>never closed", "<think>never closed"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rewards.grading.golds import Layout
-from rl.data.checks import is_refusal, normalized
+from rl.data.checks import is_refusal
 from rl.data.translate.answers import calculations, disagree, gold_of
 from rl.data.translate.marks import Masked, Restored, without_marks
 from rl.data.translate.names import changed_names, shared_names
@@ -101,7 +101,7 @@ def text_faults(source: str, translation: str, direction: Direction) -> Iterator
     ours, theirs = _letters(source), _letters(text)
     if not ours:
         return
-    if normalized(source) == normalized(text) and len(ours) > 3:
+    if ours == theirs and len(ours) > 3:
         yield Fault("same_as_source")
     elif (share := language_share(text, direction.to)) < direction.share:
         yield Fault("wrong_language", f"{share:.0%} of its letters are {LANGUAGES[direction.to]}")
