@@ -147,7 +147,7 @@ def show(choices: Choices, outcome: Outcome) -> None:
     for name in ("sample.html", "rejected.jsonl", "changes.jsonl", "README.md"):
         if (outcome.folder / name).is_file():
             print(f"{name + ':':16}{outcome.folder / name}")
-    if (outcome.folder / "train.jsonl").is_file():
+    if "train" in outcome.counts and outcome.counts["train"].kept:
         print(f"train on it: {training_command(choices, outcome)}")
 
 

@@ -28,7 +28,7 @@ _EN_NUMBER = re.compile(
 _EN_SPOKEN = re.compile(rf"\b(?:{_EN_WORD})(?:[ -]+(?:{_EN_WORD}))*\b", re.IGNORECASE)
 # Words that say a number: value by pattern. A translation may write them in digits, and the other way round.
 _EN_IMPLIED: dict[str, tuple[int | str, ...]] = {
-    r"hal(?:f|ves|ved|ving)|semi\w*": ("1/2", 50), r"half (?:an )?(?:hour|minute)|hours? and a half": (30, "1/2"),
+    r"hal(?:f|ves|ved|ving)|semi\w*": ("1/2", 50), r"half (?:an )?(?:hour|minute)s?|hours? and a half": (30, "1/2"),
     r"half (?:a )?dozen": (6,), r"half (?:a )?year|years? and a half": (6,), r"half (?:a )?day": (12,),
     r"and a half": ("1/2", "1.5"), r"quarters?|fourths?": ("1/4", 25, 15, 4, 3), r"three[- ]quarters?": ("3/4", 75, 45),
     r"thirds?": ("1/3", 3), r"two[- ]thirds": ("2/3",), r"fifths?": ("1/5", 5), r"sixths?": ("1/6", 6),
