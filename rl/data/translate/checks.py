@@ -47,7 +47,7 @@ _THINKING = re.compile(
     re.IGNORECASE,
 )
 _MARKDOWN = re.compile(r"```|\*\*[^*\n]+\*\*|(?:\A|\n)#{1,3} \S|(?:\A|\n)\s*[-*] \S")
-_KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
+KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _JAPANESE = re.compile("[\u3041-\u30ff\u3400-\u9fff々〇]")
 _TEX = re.compile(r"```.*?(?:```|\Z)|\$[^$\n]+\$|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
 _SHORT = 20  # letters: the length of shorter texts says nothing
@@ -180,7 +180,7 @@ def language_share(text: str, language: str) -> float:
         return 1.0
     if language == "en":
         return sum(map(str.isascii, letters)) / len(letters)
-    if len(letters) >= _SHORT and not _KANA.search(text):
+    if len(letters) >= _SHORT and not KANA.search(text):
         return 0.0
     return len(_JAPANESE.findall("".join(letters))) / len(letters)
 

@@ -91,23 +91,26 @@ class Client:
     async def _complete(self, messages: Messages, model: str) -> Reply:
         import openai
 
-        extra = {} if self._server.temperature is None else {"temperature": self._server.temperature}
+        extra: dict[str, Any] = {}
+        if self._server.temperature is not None:
+            extra["temperature"] = self._server.temperature
+        if "max_completion_tokens" not in self._server.extra:
+            extra["max_tokens"] = self._server.max_tokens
         try:
             completion = await self._open().chat.completions.create(
                 model=model,
                 messages=messages,
-                max_tokens=self._server.max_tokens,
                 extra_body=self._server.extra or None,
                 **extra,
             )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             if self.spent.answers:
                 raise Unusable(first_line(error)) from None
-            raise self._failure(error) from None
+            raise self._failure(error, model) from None
         except openai.APIResponseValidationError as error:
             raise Unusable(first_line(error)) from None
         except openai.OpenAIError as error:
-            raise self._failure(error) from None
+            raise self._failure(error, model) from None
         except ValueError as error:  # a body that is no JSON
             raise Unusable(f"no JSON: {first_line(error)}") from None
         return _reply(completion, messages)
@@ -130,7 +133,7 @@ class Client:
             )
         return self._openai
 
-    def _failure(self, error: Exception) -> UserError:
+    def _failure(self, error: Exception, model: str) -> UserError:
         """The one line for a server that cannot be used: what it said, and what to type."""
         import openai
 
@@ -143,7 +146,7 @@ class Client:
             )
         if isinstance(error, openai.NotFoundError):
             return UserError(
-                f"{where}: no model {self.model} or no such path ({said}); expected the server's address up to /v1 and one of its models"
+                f"{where}: no model {model} or no such path ({said}); expected the server's address up to /v1 and one of its models"
             )
         if isinstance(error, openai.APITimeoutError):
             return UserError(

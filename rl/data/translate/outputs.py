@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rl.data.config import DataConfig
 from rl.data.translate.checks import Fault
@@ -63,7 +63,7 @@ class SplitWriter:
 
     def __init__(self, folder: Path, split: str) -> None:
         self.folder, self.split = folder, split
-        self._jsonl = (folder / f".{split}.jsonl.tmp").open("w", encoding="utf-8", newline="\n")
+        self._jsonl = _text(folder / f".{split}.jsonl.tmp")
         self._parquet: Any = None
         self._rows: list[dict[str, str]] = []
 
@@ -77,9 +77,12 @@ class SplitWriter:
         self._flush()
         self._jsonl.close()
         (self.folder / f".{self.split}.jsonl.tmp").replace(self.folder / f"{self.split}.jsonl")
-        if self._parquet is not None:
+        parquet = self.folder / f"{self.split}.parquet"
+        if self._parquet is None:
+            parquet.unlink(missing_ok=True)  # of an earlier start that kept a row
+        else:
             self._parquet.close()
-            (self.folder / f".{self.split}.parquet.tmp").replace(self.folder / f"{self.split}.parquet")
+            (self.folder / f".{self.split}.parquet.tmp").replace(parquet)
 
     def _flush(self) -> None:
         import pyarrow
@@ -108,7 +111,12 @@ def out_row(
     row = {"id": identity, question: texts[0], answer: texts[1]}
     if any(original):
         row |= {f"original_{question}": original[0], f"original_{answer}": original[1]}
-    return row | {"language": language}
+    return {name: _valid(text) for name, text in row.items()} | {"language": language}
+
+
+def _valid(text: str) -> str:
+    """The text without lone surrogates, which neither UTF-8 nor Parquet can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def write_results(
@@ -116,7 +124,7 @@ def write_results(
 ) -> None:
     """Writes the translated splits and the rows left out; completes the counts."""
     writers = {split: SplitWriter(folder, split) for split in counts}
-    with (folder / REJECTED).open("w", encoding="utf-8", newline="\n") as rejected:
+    with _text(folder / REJECTED) as rejected:
         for result in results:
             source = result.source
             count, original = counts[source.split], (source.question, source.answer)
@@ -144,10 +152,7 @@ def write_repaired(
 ) -> None:
     """Writes a repaired split, its changes and the rows left out. rows: id, repaired row, texts before, originals."""
     writer = SplitWriter(folder, split)
-    with (
-        (folder / REJECTED).open("a", encoding="utf-8", newline="\n") as rejected,
-        (folder / CHANGES).open("a", encoding="utf-8", newline="\n") as changes,
-    ):
+    with _text(folder / REJECTED, "a") as rejected, _text(folder / CHANGES, "a") as changes:
         for identity, row, before, original in rows:
             counts.read += 1
             if row.faults:
@@ -161,6 +166,10 @@ def write_repaired(
             for change in row.changes:
                 write_row(changes, {"id": identity, **change.__dict__})
     writer.close()
+
+
+def _text(path: Path, mode: str = "w") -> IO[str]:
+    return path.open(mode, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def _reasons(faults: Sequence[Fault]) -> list[str]:

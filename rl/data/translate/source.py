@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl.data.checks import SplitReport
-from rl.data.config import DataConfig
 from rl.data.problems import open_test
 from rl.data.reading import RowReader, SourceRows
 from rl.data.sources import EVERY_ROW, Rows, open_local, open_rows
+from rl.data.translate.checks import KANA
 from rl.data.translate.choices import Choices
 from rl.data.translate.rows import SourceRow
 from rl.errors import UserError
@@ -38,11 +38,9 @@ def open_splits(choices: Choices) -> list[Split]:
     """The chosen splits that the source has. Raises UserError for a source that cannot be read or has no usable row."""
     splits = []
     for name in choices.splits:
-        rows = (
-            open_rows(choices.data, choices.data.train_split) if name == "train" else open_test(choices.data)
-        )
+        rows = open_rows(choices.data, choices.data.train_split) if name == "train" else open_test(choices.data)
         if rows is not None:
-            splits.append(_scanned(choices.data, name, rows))
+            splits.append(_scanned(choices, name, rows))
     if not any(split.numbers for split in splits):
         seen = "; ".join(f"{split.name}: {split.report.summary()}" for split in splits) or "no rows"
         raise UserError(
@@ -51,10 +49,17 @@ def open_splits(choices: Choices) -> list[Split]:
     return splits
 
 
-def _scanned(data: DataConfig, name: str, rows: Rows) -> Split:
-    reader, report = RowReader(data, name, rows), SplitReport()
+def _scanned(choices: Choices, name: str, rows: Rows) -> Split:
+    data = choices.data
+    reader, report, numbers = RowReader(data, name, rows), SplitReport(), array("q")
     read = data.planned_rows(len(rows)) if name == "train" else len(rows)
-    numbers = array("q", (usable.number for usable in reader.scan(report, read, data.limit)))
+    for usable in reader.scan(report, read, data.limit):
+        question = reader.texts(usable.number)[0] if data.language == "both" else ""
+        if question and (choices.to == "ja") == bool(KANA.search(question)):
+            report.kept -= 1
+            report.reject("translated_already", f"{rows.place(usable.number)}: {question[:60]}")
+        else:
+            numbers.append(usable.number)
     return Split(name, reader, numbers, report)
 
 
