@@ -14,6 +14,7 @@ from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
+from rl import progress
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
@@ -97,11 +98,12 @@ def main(composed: Composed) -> None:
     problems = problems_of(config, problem_seed)
     with closing(config.rewards) as rewards:
         rewards.start()
-        _, renderer = open_renderer(config.model, config.renderer)
-        prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
-        require_budget_fits(config.model, prompts, budgets[-1])
-        policies = load_base_and_trained(config.model, renderer, weights, config.device)
-        rewards.check()
+        with progress.task("starting"):
+            _, renderer = open_renderer(config.model, config.renderer)
+            prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
+            require_budget_fits(config.model, prompts, budgets[-1])
+            policies = load_base_and_trained(config.model, renderer, weights, config.device)
+            rewards.check()
         params = SamplingParams(budgets[-1], config.temperature, renderer.stop_ids, config.seed)
         sampled = {
             side: answers_of(policies, side, problems, prompts, config.n, params) for side in policies.models
@@ -169,7 +171,7 @@ def answers_of(
         f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
     )
     start = time.perf_counter()
-    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"):
+    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"), progress.task(side):
         sampled = policies.sample(side, problems, prompts, n, params)
     tokens = sum(len(each.tokens) for group in sampled.completions for each in group)
     seconds = time.perf_counter() - start

@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
+from rl import progress
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner
@@ -86,11 +87,13 @@ def measure_run(
     from rl.models.loading import open_renderer
 
     blueprint.rewards.start()
-    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    problems.keep_short_prompts(renderer)
-    prompted = prompts_of(blueprint, problems, renderer, choices.problems)
-    budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
-    with closing(blueprint.engine.open(blueprint, tokenizer)) as engine:
+    with progress.task("starting"):
+        tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+        problems.keep_short_prompts(renderer)
+        prompted = prompts_of(blueprint, problems, renderer, choices.problems)
+        budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
+        opened = blueprint.engine.open(blueprint, tokenizer)
+    with closing(opened) as engine:
         blueprint.rewards.check()
         print(
             f"{len(prompted.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",

@@ -24,6 +24,7 @@ from renderers.base import RendererConfig
 from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
+from rl import progress
 from rl.boxes import holds_box
 from rl.data.config import DataConfig
 from rl.data.problems import load
@@ -87,8 +88,9 @@ def main(composed: Composed) -> None:
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
-    _, renderer = open_renderer(config.model, config.renderer)
-    policies = load_base_and_trained(config.model, renderer, weights, config.device)
+    with progress.task("starting"):
+        _, renderer = open_renderer(config.model, config.renderer)
+        policies = load_base_and_trained(config.model, renderer, weights, config.device)
     console = open_console()
     with closing(config.rewards):
         for problems in batches or typed(console, config.data):
@@ -182,7 +184,8 @@ def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Pr
     answers = {}
     for side in policies.models:
         start = time.perf_counter()
-        sampled = policies.sample(side, problems, prompts, 1, params)
+        with progress.task(side):
+            sampled = policies.sample(side, problems, prompts, 1, params)
         answers[side] = Answers(sampled.at(budget, renderer), time.perf_counter() - start)
     if all(problem.answer for problem in problems):
         for each in answers.values():

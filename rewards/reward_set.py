@@ -11,6 +11,7 @@ from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
 from rewards.length.base import LengthRule
+from rl import progress
 from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Problem, Rollout
 
@@ -118,12 +119,17 @@ class RewardSet:
         Raises UserError, naming the reward and the problem, when a reward raises, returns the wrong count or something
         other than numbers; NotFinite (a UserError) when a number, or the weighted sum, is NaN or exceeds float32.
         """
+        with progress.task("grading"):
+            self._score(rollouts, watch)
+
+    def _score(self, rollouts: Sequence[Rollout], watch: bool) -> None:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
-            values = _checked_values(f"rewards.{name}", term, rollouts)
+            with progress.task(f"reward {name}"):
+                values = _checked_values(f"rewards.{name}", term, rollouts)
             self._warn_of_range(name, values)
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from renderers.base import Renderer, require_fingerprint
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
 from rl.data.config import DataConfig
@@ -91,7 +92,8 @@ def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int
             log.warning("%s has no complete checkpoint: starting again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
-    weights.load(point)
+    with progress.task("loading the checkpoint"):
+        weights.load(point)
     log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
     return checkpoint.step_of(point)
 

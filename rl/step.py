@@ -13,6 +13,7 @@ from rl.budget import Budget
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, PendingCompletions
 from rl.loggers.background import Loggers
+from rl.progress import Pace
 from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.storage.run_directory import RunDirectory
 from rl.watchdog import Watchdog
@@ -36,7 +37,7 @@ class PendingBatch:
 class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
-    pending: batches requested ahead of their step, by step.
+    pending: batches requested ahead of their step, by step. pace: how long the steps take.
     """
 
     blueprint: Blueprint
@@ -50,6 +51,7 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True)

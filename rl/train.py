@@ -6,10 +6,11 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rl import signals
+from rl import progress, signals
 from rl.collecting import collect, roll_out
 from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
@@ -35,7 +36,8 @@ def train(run: Run) -> None:
         with signals.safe_points():
             learner = run.engine.learner
             if isinstance(learner, Driver):
-                learner.drive(RunSteps(run))
+                with closing(RunSteps(run)) as steps:
+                    learner.drive(steps)
             else:
                 for step in range(run.done + 1, run.total_steps + 1):
                     take_step(run, learner, step)
@@ -51,10 +53,12 @@ def train(run: Run) -> None:
 
 def take_step(run: Run, learner: Learner, step: int) -> None:
     """One step: collect, score and weigh a batch, update the weights, then log, save and discard."""
-    batch = prepare(run, step)
-    with batch.timer("update"):
-        stats = update(learner, batch, run.blueprint.loss)
-    conclude(run, batch, stats)
+    check_budget(run, step)
+    with run.pace.step(step, run.total_steps):
+        batch = prepare(run, step)
+        with batch.timer("update"):
+            stats = update(learner, batch, run.blueprint.loss)
+        conclude(run, batch, stats)
 
 
 @dataclass
@@ -67,22 +71,40 @@ class RunSteps:
         self.total = self.run.total_steps
         self.problems = min(self.run.blueprint.batch_size, len(self.run.problems.train))
         self.directory = self.run.directory.path
+        self.updates = self.run.blueprint.loss.updates_per_batch
+        self.step, self.updating = ExitStack(), ExitStack()  # their tasks, from prepare to conclude
 
     def prepare(self, step: int) -> list[TrainingRow]:
+        check_budget(self.run, step)
+        self.step.enter_context(self.run.pace.step(step, self.total))
         self.batch = prepare(self.run, step)
         self.updating_since = time.perf_counter()
-        return self.batch.rows
+        rows = self.batch.rows
+        self.updating.enter_context(progress.task("updating", len(rows) * self.updates, "rows"))
+        return rows
 
     def conclude(self, stats: UpdateStats) -> None:
         self.batch.timer.seconds["update"] = time.perf_counter() - self.updating_since
+        self.updating.close()
         conclude(self.run, self.batch, stats)
+        self.step.close()
+
+    def close(self) -> None:
+        """Ends the tasks of a step that was not concluded."""
+        self.updating.close()
+        self.step.close()
+
+
+def check_budget(run: Run, step: int) -> None:
+    """The check of the token budget, before the first step."""
+    if step == 1:
+        signals.check()
+        before_training(run)
 
 
 def prepare(run: Run, step: int) -> Batch:
     """The first half of a step: evaluate where due, collect, score, weigh."""
     signals.check()
-    if step == 1:
-        before_training(run)
     blueprint = run.blueprint
     timer = Timer()
     evaluation = evaluate_at(run, step)
@@ -166,12 +188,13 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
         stop_ids=run.renderer.stop_ids,
         seed=derived_seed(blueprint.seed, "eval", 0),
     )
-    rollouts = roll_out(run, problems, n, params)
-    blueprint.rewards.score(rollouts, watch=False)
     ks = [n] if n > 1 else []
-    if ks:
-        blueprint.rewards.vote(rollouts)
-    measured = measure(rollouts, ks)
+    with progress.task("evaluating"):
+        rollouts = roll_out(run, problems, n, params)
+        blueprint.rewards.score(rollouts, watch=False)
+        if ks:
+            blueprint.rewards.vote(rollouts)
+        measured = measure(rollouts, ks)
     answered = len({rollout.group for rollout in rollouts})
     setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})

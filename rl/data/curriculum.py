@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from rl.errors import UserError
+from rl.progress import counted
 from rl.rollouts import Problem
 
 FIRST_SHARE = 0.1
@@ -23,7 +24,8 @@ class EasiestFirst:
     """
 
     def __init__(self, problems: Sequence[Problem], total_steps: int, name: str) -> None:
-        steps = array("l", (problem.steps for problem in problems))
+        read = counted(problems, "sorting", len(problems), "problems")
+        steps = array("l", (problem.steps for problem in read))
         if not any(steps):
             raise UserError(
                 f"curriculum=difficulty: {name} has no solution steps to sort by; type curriculum=none, or use"

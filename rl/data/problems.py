@@ -10,10 +10,12 @@ import functools
 import logging
 from array import array
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, overload
 
+from rl import progress
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
 from rl.data.curriculum import EasiestFirst
@@ -105,7 +107,8 @@ class ProblemSet:
         Raises UserError when no train problem is left.
         """
         report, numbers = self.report.splits["train"], array("q")
-        for number, problem in zip(self.train.numbers, self.train, strict=True):
+        pairs = zip(self.train.numbers, self.train, strict=True)
+        for number, problem in progress.counted(pairs, "counting prompt tokens", len(self.train), "problems"):
             tokens = count_tokens(problem)
             if tokens <= limit:
                 numbers.append(number)
@@ -145,20 +148,21 @@ def load(config: DataConfig, seed: int) -> ProblemSet:
     if test_rows := open_test(config):
         reader, numbers = RowReader(config, "test", test_rows), array("q")
         report.splits["test"] = SplitReport()
-        for number, identities in reader.scan(report.splits["test"], len(test_rows), limit=None):
-            numbers.append(number)
-            tested.update(dict.fromkeys(identities, reader.problem_id(number)))
+        with checking(test_rows.label, len(test_rows), report.splits["test"]):
+            for number, identities in reader.scan(report.splits["test"], len(test_rows), limit=None):
+                numbers.append(number)
+                tested.update(dict.fromkeys(identities, reader.problem_id(number)))
         test = Problems(reader, numbers)
 
     rows = open_rows(config, config.train_split)
     source = SourceRows(config, config.source.path) if config.source.path else None
     reader, numbers = RowReader(config, "train", rows, source), array("q")
-    for number, identities in reader.scan(
-        report.splits["train"], config.planned_rows(len(rows)), config.limit
-    ):
-        numbers.append(number)
-        if twin := next((tested[identity] for identity in identities if identity in tested), None):
-            report.leaks[reader.problem_id(number)] = twin
+    planned = config.planned_rows(len(rows))
+    with checking(rows.label, planned, report.splits["train"]):
+        for number, identities in reader.scan(report.splits["train"], planned, config.limit):
+            numbers.append(number)
+            if twin := next((tested[identity] for identity in identities if identity in tested), None):
+                report.leaks[reader.problem_id(number)] = twin
     _require_usable(config, report, rows.label)
     return ProblemSet(config, Problems(reader, numbers), test, report)
 
@@ -214,6 +218,11 @@ def open_test(config: DataConfig) -> Rows | None:
         )
     is_file = config.path is not None and Path(config.path).expanduser().is_file()
     return None if is_file or config.test_split is None else open_rows(config, config.test_split)
+
+
+def checking(label: str, rows: int, report: SplitReport) -> AbstractContextManager[progress.Task]:
+    """A task around checking a split's rows. label: their file, folder or Hub id."""
+    return progress.task(f"checking {Path(label).name}", rows, "rows", lambda: report.read)
 
 
 def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:

@@ -13,6 +13,7 @@ from renderers.base import Renderer
 from rewards.grading.votes import RIGHT
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
+from rl import progress
 from rl.collecting import rollouts_from
 from rl.evaluation.statistics import (
     Estimate,
@@ -71,14 +72,14 @@ class Result:
 
 def evaluate(
     sampled: Mapping[str, Sampled],
-    budgets: Iterable[int],
+    budgets: Sequence[int],
     ks: Sequence[int],
     renderer: Renderer,
     rewards: RewardSet,
 ) -> list[Result]:
     """Every policy at every budget on every part, plus the paired difference if both `base` and `trained` are given."""
     results = []
-    for budget in budgets:
+    for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
         graded = {policy: each.at(budget, renderer) for policy, each in sampled.items()}
         for rollouts in graded.values():
             rewards.score(rollouts, watch=False)

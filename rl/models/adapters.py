@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import UserError, first_line
+from rl.models.hub import loading_weights
 from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def load_adapter(
     disable_progress_bar()
     source = base or base_of(folder)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
+        with loading_weights(source):
+            model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
         if pointer := lfs_pointer(Path(source)):
             raise UserError(f"base={source}: {pointer_advice(pointer)}") from None

@@ -14,7 +14,7 @@ from rl.errors import UserError, first_line
 from rl.models.adapters import adapts_tied_weights, quiet_peft
 from rl.models.compatibility import require_causal
 from rl.models.config import LoraConfig, ModelConfig
-from rl.models.hub import hub, model_errors
+from rl.models.hub import hub, loading_weights, model_errors
 from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,
     }[spec.dtype]
-    with checkpoint_errors(spec):
+    with checkpoint_errors(spec), loading_weights(spec.source, spec.revision):
         config = checkpoint_config(spec)
         require_causal(config, spec.source)
         found: Any = AutoModelForCausalLM.from_pretrained(

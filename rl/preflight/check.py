@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from renderers.base import Renderer
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import Constant
 from rl.collecting import require_any
@@ -109,12 +110,15 @@ def before_training(run: Run) -> None:
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)
     budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if b <= max(budget, room)]
-    sampled = sample_prompts(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
-    try:
-        found = read_budgets(blueprint, run.renderer, sampled, budgets)
-    except NotFinite as error:  # a step with such rewards only warns too
-        log.warning("preflight: %s", error)
-        return
+    with progress.task("preflight"):
+        sampled = sample_prompts(
+            blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1]
+        )
+        try:
+            found = read_budgets(blueprint, run.renderer, sampled, budgets)
+        except NotFinite as error:  # a step with such rewards only warns too
+            log.warning("preflight: %s", error)
+            return
     run.directory.write_json("preflight.json", found.to_json())
     if found.warning is None:
         log.info("preflight: %s", found.summary)
@@ -173,7 +177,7 @@ def read_budgets(
     n = max(map(len, sampled.completions))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
-    for budget in budgets:
+    for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
         rollouts = sampled.at(budget, renderer)
         blueprint.rewards.score(rollouts, watch=False)
         measured = measure(rollouts)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rl import progress
 from rl.engines.base import Learner, UpdateStats
 from rl.engines.local.logprobs import TokenLogprobs, autocast
 from rl.engines.local.packing import (
@@ -107,11 +108,13 @@ class LocalLearner(Learner):
     def _score(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()
         result: list[list[float]] = [[] for _ in rows]
-        with torch.no_grad(), self._attention():
+        scoring = progress.task("scoring", len(rows), "rows")
+        with torch.no_grad(), self._attention(), scoring:
             for indices in microbatches(rows, self.microbatch_tokens, self.packs):
                 layout = self._layout([rows[i] for i in indices])
                 for i, values in zip(indices, layout.by_row(self._forward(layout)).tolist(), strict=True):
                     result[i] = values[: len(rows[i].completion_tokens)]
+                progress.advance(len(indices))
         return result
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
@@ -174,7 +177,7 @@ class LocalLearner(Learner):
         """
         self.optimizer.zero_grad(set_to_none=True)
         sums = _Sums()
-        with self._attention():
+        with self._attention(), progress.task("updating", len(rows), "rows"):
             for teaches in (True, False):
                 chosen = [
                     i for i, row in enumerate(rows) if (any(row.coefficients) or row.kl_weight > 0) == teaches
@@ -210,6 +213,7 @@ class LocalLearner(Learner):
             sums.reference_kl.append(divergence.detach())
         if torch.is_grad_enabled():
             total.backward()
+        progress.advance(len(indices))
         sums.order += indices
         sums.loss.append(total.detach())
         sums.sequence_kl.append(surrogate.sequence_kl)

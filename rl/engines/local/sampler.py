@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rl import signals
+from rl import progress, signals
 from rl.engines.base import Arrived, SamplingConfig, SamplingParams
 from rl.engines.local.decode import cache_bytes, decoder_for
 from rl.engines.local.prefill import Prefill, prefill
@@ -49,8 +49,9 @@ def sample(
     uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
     drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
     waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
-    while waiting:
-        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived)
+    with progress.task("sampling", len(prompts) * n, "rollouts") as task:
+        while waiting:
+            _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived, task)
     completions = drawn.completions(torch.arange(len(prompts) * n))
     return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
 
@@ -71,6 +72,7 @@ def _sample_batch(
     max_kv_bytes: float,
     compiled: bool,
     arrived: Arrived | None,
+    task: progress.Task,
 ) -> None:
     """Takes prompts from the front of `waiting` while the cache has room, and samples their completions."""
     budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
@@ -102,6 +104,10 @@ def _sample_batch(
         look = t % look_every == 0 or t == ends[0]
         if look:
             remaining = int(alive.sum())
+            finished = task.total - n * len(waiting) - remaining
+            task.tokens += (remaining + finished - task.done) * look_every
+            position = t - (ends[0] + ends[-1]) / 2 + budget  # of the remaining rows, on average
+            task.done, task.share = finished, (finished + remaining * position / budget) / task.total
             if not remaining:
                 break
             if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):

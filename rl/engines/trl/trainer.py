@@ -22,6 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import pad
 
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.engines.base import Steps, UpdateStats
 from rl.engines.trl.ranks import Ranks
@@ -153,6 +154,7 @@ class PolicyTrainer(GRPOTrainer):
             surrogate = replace(surrogate, loss=surrogate.loss + penalty)
             self.share.reference_kl.append(divergence.cpu())
         self.share.add(surrogate, inputs)
+        progress.advance(len(inputs["row"]) * self.accelerator.num_processes)
         if self.accelerator.sync_gradients:  # last micro-batch: DeepSpeed steps inside its backward pass
             self._join(gather_object([self.share]))
         return surrogate.loss * self.accelerator.num_processes
