@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
-import time
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from rl.data.translate.choices import Choices
-from rl.data.translate.run import Outcome, Progress
+from rl.data.translate.run import Outcome
 from rl.errors import UserError
 from rl.schema import build
 from rl.terminal import open_console
@@ -35,11 +34,11 @@ def run(composed: Composed) -> None:
     from rl.data.translate import run as whole
 
     if choices.repair is not None:
-        outcome = whole.repair(choices, lambda done, total: None)
+        outcome = whole.repair(choices)
     else:
         require_openai()
         try:
-            outcome = whole.translate(choices, Shown())
+            outcome = whole.translate(choices)
         except KeyboardInterrupt:
             print("stopped; every answer so far is on disk: the same command goes on", file=sys.stderr)
             raise
@@ -75,25 +74,6 @@ def require_openai() -> None:
         raise UserError(
             "recipes.translate: needs the openai package; type pip install 'tanka-rl[translate]'"
         ) from None
-
-
-class Shown:
-    """Shows progress: a line every 30 s."""
-
-    def __init__(self) -> None:
-        self.start = self.last = time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self.last < 30:
-            return
-        self.last = now
-        print(progress_line(progress, now - self.start), flush=True)
-
-
-def progress_line(progress: Progress, seconds: float) -> str:
-    left = seconds / progress.rows * (progress.total - progress.rows)
-    return f"{progress.rows:,} of {progress.total:,} rows, {progress.tokens:,} tokens, {progress.usd:.2f} USD, {left:.0f} s left"
 
 
 def show_plan(choices: Choices) -> None:

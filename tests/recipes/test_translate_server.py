@@ -58,7 +58,10 @@ def test_nonsense_fails_the_checks_with_the_right_reasons(address, tmp_path):
     assert len(listed) >= 11, "a nonsense answer may pass once, not more"
     report = json.loads((tmp_path / "ja" / "report.json").read_text())
     reasons = {name for split in report["splits"].values() for name in split["rejected"]}
-    possible = {"cut", "wrong_language", "empty", "length_ratio", "marks_wrong", "numbers_lost", "numbers_new", "thinking", "markdown"}
+    possible = {
+        "cut", "wrong_language", "empty", "broken_text", "length_ratio", "marks_wrong", "numbers_lost", "numbers_new", "thinking",
+        "markdown",
+    }  # fmt: skip
     assert reasons <= possible <= set(REASONS), reasons
     everything = read(answers)
     assert len(everything) > paid and len({row["key"] for row in everything}) == len(everything)
@@ -71,5 +74,13 @@ def test_nonsense_fails_the_checks_with_the_right_reasons(address, tmp_path):
 def test_a_model_that_the_server_does_not_have(address, tmp_path):
     (tmp_path / "en").mkdir()
     write(Path(tmp_path / "en" / "train.jsonl"), ROWS)
-    run = start("translate", "data.path=en", f"server={address}", "model=missing", "splits=[train]", "out=ja", cwd=tmp_path)
+    run = start(
+        "translate",
+        "data.path=en",
+        f"server={address}",
+        "model=missing",
+        "splits=[train]",
+        "out=ja",
+        cwd=tmp_path,
+    )
     assert run.wait() == 2 and "no model missing" in run.err and run.err.count("\n") == 1

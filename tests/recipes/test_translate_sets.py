@@ -18,7 +18,9 @@ def into_english(request: dict[str, Any]) -> Answer:
     marks = [int(number) for number in re.findall(r"\[\[(\d+)", text_of(request))]
     if is_solution(request):
         return Answer("\n".join(f"Then we count [[{mark}]] of the red apples." for mark in marks))
-    return Answer(f"Ken buys [[{marks[0]}]] red apples and [[{marks[1]}]] green apples. How many does he have in all?")
+    return Answer(
+        f"Ken buys [[{marks[0]}]] red apples and [[{marks[1]}]] green apples. How many does he have in all?"
+    )
 
 
 def test_into_english(folder):
@@ -60,7 +62,9 @@ def test_formulas_code_and_boxes_come_back_as_they_were(folder):
 
 def test_rows_with_a_bare_answer(folder):
     """Only the question is asked for; the answer is the source's."""
-    write(folder / "own.jsonl", [{"problem": "How many legs do 3 dogs and 2 birds have in all?", "result": 16}])
+    write(
+        folder / "own.jsonl", [{"problem": "How many legs do 3 dogs and 2 birds have in all?", "result": 16}]
+    )
     columns = ["data.question=problem", "data.answer=result", "data.gold=plain", "data.language=en"]
     with Server(good) as server:
         out = translate(folder, server, "data=jsonl", "data.path=own.jsonl", *columns)
@@ -102,12 +106,12 @@ def test_a_second_opinion_ranks_the_sample(folder):
 def test_the_page_escapes_what_a_model_wrote(folder):
     """Text of the source and of the model is text: no tag and no control code of theirs has an effect."""
     write(folder / "en" / "train.jsonl", [{"question": "How many <b>eggs</b> are in 3 <script>alert(1)</script> nests?", "answer": "#### 3"}])  # fmt: skip
-    text = "\x1b[31m<img src=x onerror=alert(1)>の巣が[[1]]個と卵があります。全部で卵はいくつありますか？"
+    text = "\x1b[m<img src=x onerror=f()>の巣が[[1]]個と卵があります。全部で卵はいくつありますか？"
     with Server(lambda _: Answer(text)) as server:
         out = translate(folder, server, "splits=[train]")
     page = (folder / "ja" / "sample.html").read_text()
     assert "<script" not in page and "<img" not in page and "&lt;img" in page
-    assert "\x1b[31m" not in out
+    assert "\x1b[m" not in out
 
 
 def test_prompts_of_your_own(folder):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from rl import progress
 from rl.data.config import DataConfig
 from rl.data.translate.checks import Fault
 from rl.data.translate.repair import Repaired
@@ -120,12 +121,18 @@ def _valid(text: str) -> str:
 
 
 def write_results(
-    folder: Path, data: DataConfig, to: str, results: Iterable[Result], counts: Mapping[str, Counts]
+    folder: Path,
+    data: DataConfig,
+    to: str,
+    results: Iterable[Result],
+    counts: Mapping[str, Counts],
+    task: progress.Task,
 ) -> None:
     """Writes the translated splits and the rows left out; completes the counts."""
     writers = {split: SplitWriter(folder, split) for split in counts}
     with _text(folder / REJECTED) as rejected:
         for result in results:
+            task.done += 1
             source = result.source
             count, original = counts[source.split], (source.question, source.answer)
             count.asked_again.update(result.asked_again)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl import progress
 from rl.data.translate import card, outputs, sample
 from rl.data.translate.checks import LANGUAGES
 from rl.data.translate.choices import Choices
@@ -23,18 +24,6 @@ from rl.storage.disk import disk_errors
 
 
 @dataclass(frozen=True)
-class Progress:
-    """rows, kept: finished so far, of `total`. refusals: tries that the server refused, by HTTP status."""
-
-    rows: int
-    kept: int
-    total: int
-    tokens: int
-    usd: float
-    refusals: Mapping[str, int]
-
-
-@dataclass(frozen=True)
 class Outcome:
     """complete: False if the cost limit ended it. shown: the most doubtful rows."""
 
@@ -46,7 +35,7 @@ class Outcome:
     usd: float = 0.0
 
 
-def translate(choices: Choices, on_progress: Callable[[Progress], None]) -> Outcome:
+def translate(choices: Choices) -> Outcome:
     """Translates what the journal in `choices.out` does not have yet, and writes the set from all finished rows.
 
     Raises UserError; what was answered until then is on disk.
@@ -68,15 +57,16 @@ def translate(choices: Choices, on_progress: Callable[[Progress], None]) -> Outc
                 client, wording_of(choices), choices.checks, choices.judge, choices.attempts
             )
 
-            def finished() -> None:
-                tokens = client.spent.tokens
-                on_progress(
-                    Progress(results.finished, results.kept, total, tokens, client.usd, client.refusals)
-                )
-
             rows = (row for split in splits for row in split.rows(choices))
-            complete = run(rows, translator, client, choices.requests, results, finished)
-            outputs.write_results(folder, choices.data, choices.to, results, counts)
+            with progress.task("translating", total, "rows") as task:
+
+                def finished() -> None:
+                    task.done = results.finished
+                    task.unit = f"rows{spending(client, choices)}"
+
+                complete = run(rows, translator, client, choices.requests, results, finished)
+            with progress.task("writing", total, "rows") as task:
+                outputs.write_results(folder, choices.data, choices.to, results, counts, task)
             shown = sample.most_doubtful(results, choices.sample)
             spent, usd = client.spent.tokens, client.usd
         finally:
@@ -88,34 +78,45 @@ def translate(choices: Choices, on_progress: Callable[[Progress], None]) -> Outc
     return Outcome(folder, counts, complete, shown, spent, usd)
 
 
+def spending(client: Client, choices: Choices) -> str:
+    """What the progress shows after the rows: tokens, cost, and what the server refused, e.g. ``429: 12 times``."""
+    text = f", {client.spent.tokens:,} tokens"
+    if choices.price.known:
+        text += f", {client.usd:.2f} USD"
+    refused = ", ".join(f"{status}: {count} times" for status, count in client.refusals.items())
+    return f"{text} (refused: {refused})" if refused else text
+
+
 def wording_of(choices: Choices) -> Wording:
     return Wording(choices.prompts, choices.data.gold, choices.to)
 
 
-def repair(choices: Choices, on_rows: Callable[[int, int], None]) -> Outcome:
+def repair(choices: Choices) -> Outcome:
     """Checks and repairs the set in `choices.repair`; writes the kept rows, the changes and the rows left out."""
     found = open_repaired(choices)
     folder = Path(choices.out).expanduser().absolute()
     counts = {split: Counts() for split in found}
-    total, done = sum(len(numbers) for _, numbers in found.values()), 0
+    total = sum(len(numbers) for _, numbers in found.values())
     direction = choices.checks.direction(choices.source_language, choices.to)
 
-    def repaired(split: str) -> Iterator[tuple[str, Repaired, tuple[str, str], tuple[str, str]]]:
-        nonlocal done
+    def repaired(
+        split: str, task: progress.Task
+    ) -> Iterator[tuple[str, Repaired, tuple[str, str], tuple[str, str]]]:
         reader, numbers = found[split]
         for number in numbers:
             before, original = reader.texts(number), reader.originals(number)
             row = repair_row(*before, original, choices.data.gold, direction)
-            done += 1
-            on_rows(done, total)
+            task.done += 1
             yield reader.problem_id(number), row, before, original
 
     with disk_errors(f"out={choices.out}", folder):
         outputs.require_own(folder, {"repair": True})
         for name in (outputs.REJECTED, outputs.CHANGES):
             (folder / name).write_text("")
-        for split in found:
-            outputs.write_repaired(folder, choices.data, choices.to, split, repaired(split), counts[split])
+        with progress.task("checking", total, "rows") as task:
+            for split in found:
+                rows = repaired(split, task)
+                outputs.write_repaired(folder, choices.data, choices.to, split, rows, counts[split])
         _write_facts(folder, choices, counts, complete=True)
     return Outcome(folder, counts, True, [])
 
