@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
@@ -81,7 +81,15 @@ class RewardSet:
     def needs_grading(self) -> bool:
         """Whether any reward, or the length rule, reads `verdict.correct`."""
         return any(getattr(term, "needs_grading", True) for term in self.terms.values()) or (
-            self.length is not None and self.length.needs_grading
+            self.length is not None and self.length.needs_grading and not self.judged_by_environment
+        )
+
+    @property
+    def judged_by_environment(self) -> bool:
+        """Whether `verdict.correct` says that the environment gave its full reward, since no reward grades answers."""
+        terms = self.terms.values()
+        return any(getattr(term, "from_environment", False) for term in terms) and not any(
+            getattr(term, "needs_grading", True) for term in terms
         )
 
     @property
@@ -126,6 +134,8 @@ class RewardSet:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
+            if self.judged_by_environment and rollout.earned is not None:
+                verdict = replace(verdict, correct=rollout.earned >= 1, format=True)
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             with progress.task(f"reward {name}"):

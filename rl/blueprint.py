@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from environments.base import EnvironmentConfig
 from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.length.base import LengthRule
@@ -97,6 +98,7 @@ class Blueprint:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     loss: PolicyLoss
     budget: BudgetSchedule
     engine: EngineConfig
@@ -186,7 +188,9 @@ class Blueprint:
                 f"group_size=1: length={length.name} compares the completions of one problem and needs a group_size of 2 or"
                 " more; use group_size=8, or a length that judges each alone: cosine, laser, overlong"
             )
-        if self.loss.needs_verdicts and not self.rewards.needs_grading:
+        if self.loss.needs_verdicts and not (
+            self.rewards.needs_grading or self.rewards.judged_by_environment
+        ):
             raise UserError(
                 f"loss={self.loss.name}: with these settings it treats failed answers differently, but no reward of this set"
                 " grades answers; add the reward correct, or type loss.negative_token_fraction=1.0"

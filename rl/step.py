@@ -16,6 +16,7 @@ from rl.loggers.background import Loggers
 from rl.progress import Pace
 from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.storage.run_directory import RunDirectory
+from rl.task import Task
 from rl.watchdog import Watchdog
 
 
@@ -42,7 +43,7 @@ class Run:
 
     blueprint: Blueprint
     problems: ProblemSet
-    renderer: Renderer
+    task: Task
     engine: Engine
     loggers: Loggers
     directory: RunDirectory
@@ -52,6 +53,10 @@ class Run:
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.task.renderer
 
 
 @dataclass(frozen=True)

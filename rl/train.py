@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rl import progress, signals
-from rl.collecting import collect, roll_out
+from rl.blueprint import Blueprint
+from rl.collecting import collect, grading_ahead, roll_out
 from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
 from rl.losses.base import PolicyLoss, weigh
-from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
-from rl.rollouts import Rollout, TrainingRow
+from rl.rollouts import Rollout, TrainingRow, conversation
 from rl.saving import export_final, require_metric, save, save_at
 from rl.seeds import derived_seed, seed_everything
 from rl.step import Batch, Run, Timer
@@ -123,6 +124,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     step, rollouts = batch.step, batch.rollouts
     metrics = {
         **rollout_metrics(rollouts),
+        **(environment_metrics(rollouts) if not run.blueprint.environment.single_turn else {}),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }
@@ -131,11 +133,11 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
+    metrics |= batch.timer.metrics(sum(r.length for r in rollouts)) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
-    run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
+    run.loggers.samples(step, samples(run.blueprint, rollouts, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
     run.budget.observe(metrics)
     save_at(run, step)
@@ -188,9 +190,10 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
         stop_ids=run.renderer.stop_ids,
         seed=derived_seed(blueprint.seed, "eval", 0),
     )
+    arrived = grading_ahead(run, problems)
     ks = [n] if n > 1 else []
     with progress.task("evaluating"):
-        rollouts = roll_out(run, problems, n, params)
+        rollouts = roll_out(run.engine.sampler, run.task, problems, n, params, arrived)
         blueprint.rewards.score(rollouts, watch=False)
         if ks:
             blueprint.rewards.vote(rollouts)
@@ -198,8 +201,10 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     answered = len({rollout.group for rollout in rollouts})
     setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
-    run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
+    run.loggers.samples(step, samples(blueprint, rollouts, "test"))
     metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
+    if not blueprint.environment.single_turn:
+        metrics |= environment_metrics(rollouts)
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
@@ -215,8 +220,12 @@ def finish(run: Run) -> None:
         log.warning("final evaluation skipped: %s", reason)
 
 
-def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
-    """`count` rollouts of a batch as rows of samples.jsonl: question, completion, verdict and its reason."""
+def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> list[dict[str, Any]]:
+    """Some rollouts of a batch as rows of samples.jsonl: question, answer, verdict and its reason.
+
+    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`.
+    """
+    several_turns = not blueprint.environment.single_turn
     return [
         {
             "split": split,
@@ -226,7 +235,7 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "thinking": r.parsed.thinking,
             "text": r.parsed.text,
             "raw": r.parsed.raw,
-            "tokens": len(r.completion.tokens),
+            "tokens": r.length,
             "ended": r.parsed.ended,
             "gold": r.verdict.gold,
             "extracted": r.verdict.extracted,
@@ -235,8 +244,9 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "reason": r.verdict.reason,
             "rewards": r.rewards,
             "reward": r.reward,
+            **({"conversation": conversation(r), "trajectory": r.ended} if several_turns else {}),
         }
-        for r in spread(rollouts, count)
+        for r in spread(rollouts, blueprint.samples_per_step)
     ]
 
 
