@@ -82,7 +82,7 @@ def test_a_whole_set(folder):
     )
     assert "sk-secret" not in everything + out
     command = out.split("train on it: python -m recipes.rl_basic ")[1].split()
-    done = start("rl_basic", *command, "max_steps=1", "batch_size=2", "group_size=2", "preflight=off",
+    done = start("rl_basic", *command, "max_steps=1", "max_tokens=16", "batch_size=2", "group_size=2", "preflight=off",
                  "eval_every=0", "logger=none", "run_dir=run", cwd=folder)  # fmt: skip
     assert done.wait() == 0, done.err
     report = json.loads((folder / "run" / "data.json").read_text())
