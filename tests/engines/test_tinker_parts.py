@@ -96,7 +96,8 @@ def test_what_a_service_cannot_do_is_refused(changes, words, monkeypatch):
 def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
-    unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
+    own = SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora, quantization=None)
+    unknown = blueprint(model=own)
     with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
