@@ -108,7 +108,13 @@ def ours(model: PreTrainedModel) -> Figures:
     """Our update. The behaviour log-probabilities are the model's own, as on policy."""
     learner = LocalLearner(model, OptimizerConfig(max_grad_norm=math.inf), 1.0, MICROBATCH_TOKENS)
     unscored = [
-        TrainingRow(prompt, completion, [], [advantage / (ROWS * len(completion))] * len(completion))
+        TrainingRow(
+            prompt,
+            completion,
+            [True] * len(completion),
+            [0.0] * len(completion),
+            [advantage / (ROWS * len(completion))] * len(completion),
+        )
         for prompt, completion, advantage in zip(*(part.tolist() for part in batch().values()), strict=True)
     ]
     scores = learner.logprobs(unscored)

@@ -55,6 +55,7 @@ def main(composed: Composed) -> float | None:
         with place:
             return print_results(done)
     blueprint.engine.check(blueprint)
+    blueprint.environment.check()
     if rank() > 0:
         help_rank_0(blueprint)
         return None

@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from environments.base import EnvironmentConfig
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of
@@ -25,6 +26,7 @@ from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
 from rl.boxes import holds_box
+from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
@@ -37,6 +39,7 @@ from rl.models.loading import open_renderer
 from rl.rollouts import Parsed, Problem, Rollout
 from rl.schema import build
 from rl.storage.file_kinds import advice
+from rl.task import open_task
 from rl.terminal import open_console
 
 
@@ -48,6 +51,7 @@ class SampleConfig:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     run: str | None
     adapter: str | None
     rows: int
@@ -84,6 +88,7 @@ def main(composed: Composed) -> None:
     """Answers the prompts with each model; prints thinking, answers, lengths, verdicts and the time taken."""
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"max_tokens": max_tokens})
     config: SampleConfig = build(SampleConfig, tree)
+    config.environment.check()
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
@@ -176,14 +181,14 @@ class Answers:
 
 def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Problem]) -> dict[str, Answers]:
     """One rollout of each problem for each side, graded if all answers are known."""
-    budget, renderer = config.max_tokens, policies.renderer
-    params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)
-    prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
+    renderer = policies.renderer
+    params = SamplingParams(config.max_tokens, config.temperature, renderer.stop_ids, config.seed)
+    task = open_task(config.data.messages, renderer, config.environment, config.model)
     answers = {}
     for side in policies.models:
         start = time.perf_counter()
-        sampled = policies.sample(side, problems, prompts, 1, params)
-        answers[side] = Answers(sampled.at(budget, renderer), time.perf_counter() - start)
+        rollouts = roll_out(policies.sampler(side), task, problems, 1, params)
+        answers[side] = Answers(rollouts, time.perf_counter() - start)
     if all(problem.answer for problem in problems):
         for each in answers.values():
             config.rewards.score(each.rollouts, watch=False)
@@ -205,7 +210,7 @@ def show_rollout(rollout: Rollout) -> Group:
     """Thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
     facts = Text(
-        f"{len(rollout.completion.tokens)} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
+        f"{rollout.length} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
         "dim",
     )
     if holds_box(parsed.thinking):
@@ -230,7 +235,7 @@ def totals(answers: Mapping[str, Answers]) -> Table:
     table = Table("", "tokens (mean)", "seconds", "cut", "box in thinking", "correct")
     for side, each in answers.items():
         rollouts, count = each.rollouts, len(each.rollouts)
-        tokens = sum(len(r.completion.tokens) for r in rollouts) / count
+        tokens = sum(r.length for r in rollouts) / count
         cut = sum(r.parsed.ended == "length" for r in rollouts) / count
         boxed = sum(holds_box(r.parsed.thinking) for r in rollouts) / count
         graded = all(r.verdict is not None for r in rollouts)

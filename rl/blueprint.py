@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from environments.base import EnvironmentConfig
 from renderers.base import RendererConfig
 from rewards.base import Reward
 from rewards.length.base import LengthRule
@@ -97,6 +98,7 @@ class Blueprint:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     loss: PolicyLoss
     budget: BudgetSchedule
     engine: EngineConfig

@@ -53,15 +53,16 @@ REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout"
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of N scored rollouts; NaN for a mean over nothing."""
-    lengths = [len(r.completion.tokens) for r in rollouts]
-    logprobs = [value for r in rollouts for value in r.completion.logprobs]
-    entropies = [value for r in rollouts for value in r.completion.entropies or ()]
+    lengths = [r.length for r in rollouts]
+    completions = [r.completion for r in rollouts]
+    logprobs = [value for c in completions for value in c.logprobs]
+    entropies = [value for c in completions for value in c.entropies or ()]
     return {
         "reward_total": fmean(r.reward for r in rollouts),
         **{f"reward_{name}": fmean(r.rewards[name] for r in rollouts) for name in rollouts[0].rewards},
         "entropy": -fmean(logprobs),
         **({"entropy_exact": fmean(entropies)} if entropies else {}),
-        "frac_truncated": fmean(r.completion.stop_reason == "length" for r in rollouts),
+        "frac_truncated": fmean(r.truncated for r in rollouts),
         "tokens/mean": fmean(lengths),
         "tokens/p50": median(lengths),
         "tokens/p90": percentile(lengths, 0.9),
@@ -79,9 +80,9 @@ def grading_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         return {}
     correct = [r.verdict.correct for r in rollouts]
     good = [r.verdict.correct and r.verdict.format for r in rollouts]
-    finished = [r.verdict.correct for r in rollouts if r.completion.stop_reason != "length"]
+    finished = [r.verdict.correct for r in rollouts if not r.truncated]
     reasons = Counter(r.verdict.reason for r in rollouts)
-    tokens = sum(len(r.completion.tokens) for r in rollouts)
+    tokens = sum(r.length for r in rollouts)
     return {
         "frac_all_good": fmean(good),
         **group_metrics([r.group for r in rollouts], good),
@@ -128,9 +129,12 @@ def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
 
 
 def thinking_tokens(rollout: Rollout) -> float:
-    """The reasoning's tokens, estimated from its share of the completion's characters."""
-    raw = rollout.parsed.raw
-    return len(rollout.completion.tokens) * len(rollout.parsed.thinking) / len(raw) if raw else 0.0
+    """The reasoning's tokens in all turns, estimated from its share of each completion's characters."""
+    return sum(
+        len(turn.completion.tokens) * len(turn.parsed.thinking) / len(turn.parsed.raw)
+        for turn in rollout.turns
+        if turn.parsed.raw
+    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

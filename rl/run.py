@@ -31,6 +31,7 @@ from rl.step import Run
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, State
+from rl.task import open_task
 from rl.watchdog import Watchdog
 
 log = logging.getLogger("tanka")
@@ -55,7 +56,8 @@ def open_run(
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        problems.keep_short_prompts(renderer)
+        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        problems.keep_short_prompts(task.prompt)
         record_data(directory, problems)
         for line in problems.report.lines():
             log.info("%s", line)
@@ -79,7 +81,7 @@ def open_run(
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, renderer, engine, loggers, directory, watchdog, budget, total_steps, done
+                blueprint, problems, task, engine, loggers, directory, watchdog, budget, total_steps, done
             )
 
 

@@ -15,6 +15,7 @@ from rl.engines.base import Engine, PendingCompletions
 from rl.loggers.background import Loggers
 from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.storage.run_directory import RunDirectory
+from rl.task import Task
 from rl.watchdog import Watchdog
 
 
@@ -41,7 +42,7 @@ class Run:
 
     blueprint: Blueprint
     problems: ProblemSet
-    renderer: Renderer
+    task: Task
     engine: Engine
     loggers: Loggers
     directory: RunDirectory
@@ -50,6 +51,10 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.task.renderer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rl import signals
-from rl.collecting import collect, roll_out
+from rl.collecting import collect, grading_ahead, roll_out
 from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
@@ -109,7 +109,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
+    metrics |= batch.timer.metrics(sum(r.length for r in rollouts)) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
@@ -166,7 +166,8 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
         stop_ids=run.renderer.stop_ids,
         seed=derived_seed(blueprint.seed, "eval", 0),
     )
-    rollouts = roll_out(run, problems, n, params)
+    arrived = grading_ahead(run, problems)
+    rollouts = roll_out(run.engine.sampler, run.task, problems, n, params, arrived)
     blueprint.rewards.score(rollouts, watch=False)
     ks = [n] if n > 1 else []
     if ks:
@@ -203,7 +204,7 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "thinking": r.parsed.thinking,
             "text": r.parsed.text,
             "raw": r.parsed.raw,
-            "tokens": len(r.completion.tokens),
+            "tokens": r.length,
             "ended": r.parsed.ended,
             "gold": r.verdict.gold,
             "extracted": r.verdict.extracted,

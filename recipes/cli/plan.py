@@ -25,6 +25,7 @@ from rl.blueprint import Blueprint
 from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
+from rl.task import Task
 from rl.terminal import open_console
 
 GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
@@ -116,7 +117,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
             f"needs the Hub: {blueprint.model.id} (without network, type model.path=FOLDER with a local checkpoint)"
         )
     else:
-        ids = renderer[1].prompt(messages)
+        ids = Task(lambda _: messages, renderer[1], blueprint.environment).prompt(example)
         text = renderer[0].decode(ids)
         notes.append(f"{len(ids)} prompt tokens, renderer {renderer[1].name}")
     return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
@@ -134,7 +135,7 @@ def count_problems(
         return peeked.rows, "at most ", count_test_rows(data)
     if renderer is None:
         return len(problems.train), "at most " if data.max_prompt_tokens else "", len(problems.test)
-    problems.keep_short_prompts(renderer)
+    problems.keep_short_prompts(Task(problems.messages, renderer, blueprint.environment).prompt)
     return len(problems.train), "", len(problems.test)
 
 

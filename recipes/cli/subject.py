@@ -58,8 +58,10 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in (*NODES, "length"):
-        if node in run and node not in typed:  # runs of older versions have no length
+    for node in (*NODES, "environment", "length"):
+        if (
+            node in run and node not in typed
+        ):  # runs of older versions have neither an environment nor a length
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
             for key, value in kept.items():

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
@@ -22,9 +22,6 @@ from rl.data.sources import Rows, open_local, open_rows
 from rl.errors import UserError
 from rl.rollouts import Message, Problem
 from rl.schema import locate
-
-if TYPE_CHECKING:
-    from renderers.base import Renderer
 
 log = logging.getLogger("tanka")
 
@@ -94,10 +91,10 @@ class ProblemSet:
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]
 
-    def keep_short_prompts(self, renderer: Renderer) -> None:
+    def keep_short_prompts(self, prompt: Callable[[Problem], list[int]]) -> None:
         """Removes and counts the train problems whose prompt exceeds `data.max_prompt_tokens`; no limit: no change."""
         if limit := self.config.max_prompt_tokens:
-            self.filter_by_prompt_length(lambda p: len(renderer.prompt(self.messages(p))), limit)
+            self.filter_by_prompt_length(lambda p: len(prompt(p)), limit)
 
     def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
         """Removes the train problems whose prompt has more than `limit` tokens; the test split is unchanged.

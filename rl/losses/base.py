@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl.errors import UserError
-from rl.rollouts import Rollout, TrainingRow
+from rl.rollouts import Rollout, TrainingRow, training_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ class Surrogate:
     loss: scalar, the SUM over rows and tokens; its gradient adds up over micro-batches.
     sequence_kl: [B] mean Bernoulli KL (nats) between the behaviour and the current probability of the sampled tokens.
     admitted: [B] whether the row's gradient passed the loss's trust region.
-    log_ratio: [B, T] logprobs - behavior_logprobs, 0 at padding.
+    log_ratio: [B, T] logprobs - behavior_logprobs, 0 outside the mask.
     """
 
     loss: Tensor
@@ -92,7 +92,7 @@ class PolicyLoss(ABC):
         return [0.0] * len(lengths)
 
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
-        """Which of a rollout's tokens train; None: all of them."""
+        """[T_n] which of a rollout's sampled tokens train; None: all of them."""
         return None
 
     def admit(self, sequence_kl: Tensor) -> Tensor:
@@ -106,9 +106,9 @@ class PolicyLoss(ABC):
     def surrogate(
         self, logprobs: Tensor, behavior_logprobs: Tensor, coefficients: Tensor, mask: Tensor
     ) -> Surrogate:
-        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on completion tokens.
+        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on sampled tokens.
 
-        Computed in float32 at least, whatever the model's dtype. Padding may hold anything, NaN included.
+        Computed in float32 at least, whatever the model's dtype. Values outside `mask` may be anything, NaN included.
         """
         import torch
 
@@ -127,18 +127,15 @@ class PolicyLoss(ABC):
 
 
 def weigh(rollouts: Sequence[Rollout], loss: PolicyLoss, budget: int) -> list[TrainingRow]:
-    """The complete batch of N rollouts as training rows: one coefficient for each token."""
-    lengths = [len(r.completion.tokens) for r in rollouts]
+    """The complete batch of N rollouts as training rows: one coefficient for each sampled token."""
+    lengths = [r.length for r in rollouts]
     weights = loss.weights([r.reward for r in rollouts], [r.group for r in rollouts], lengths, budget)
     kl_weights = loss.kl_weights(lengths, budget)
     rows = []
     for rollout, weight, kl_weight in zip(rollouts, weights, kl_weights, strict=True):
-        tokens = rollout.completion.tokens
         retained = loss.retained(rollout)
-        coefficients = [weight] * len(tokens) if retained is None else [weight * keep for keep in retained]
-        rows.append(
-            TrainingRow(rollout.prompt_tokens, tokens, rollout.completion.logprobs, coefficients, kl_weight)
-        )
+        coefficients = [weight] * rollout.length if retained is None else [weight * keep for keep in retained]
+        rows.append(training_row(rollout, coefficients, kl_weight))
     return rows
 
 

@@ -68,8 +68,9 @@ class FlashReinforce(PolicyLoss):
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
         if not self.needs_entropies or rollout.verdict.correct:
             return None
-        assert rollout.completion.entropies is not None, "the sampler was asked for entropies"
-        return highest_entropy(rollout.completion.entropies, self.negative_token_fraction)
+        entropies = rollout.completion.entropies
+        assert entropies is not None, "the sampler was asked for entropies"
+        return highest_entropy(entropies, self.negative_token_fraction)
 
     def admit(self, sequence_kl: Tensor) -> Tensor:
         return sequence_kl <= self.delta

@@ -14,19 +14,20 @@ from typing import Any
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.budget import Constant
-from rl.collecting import require_any
+from rl.collecting import roll_out
 from rl.data.problems import ProblemSet
 from rl.engines.base import Sampler, SamplingParams
 from rl.errors import NotFinite, UserError
-from rl.evaluation.measures import Estimates, Sampled, measure
+from rl.evaluation.measures import Estimates, by_problem, measure, within
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
 from rl.places import PROJECT
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
 from rl.preflight.token_ceiling import check_size
-from rl.rollouts import Problem
+from rl.rollouts import Problem, Rollout
 from rl.seeds import derived_seed, seed_everything
 from rl.step import Run
+from rl.task import Task
 
 log = logging.getLogger("tanka")
 
@@ -105,11 +106,11 @@ def before_training(run: Run) -> None:
     if blueprint.preflight == "off":
         return
     count, completions = check_size(blueprint)
-    prompted = prompts_of(blueprint, run.problems, run.renderer, count)
+    prompted = prompts_of(blueprint, run.problems, run.task, count)
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)
     budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if b <= max(budget, room)]
-    sampled = sample_prompts(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
+    sampled = sample_prompts(blueprint, run.task, run.engine.sampler, prompted, completions, budgets[-1])
     try:
         found = read_budgets(blueprint, run.renderer, sampled, budgets)
     except NotFinite as error:  # a step with such rewards only warns too
@@ -137,44 +138,43 @@ class Prompted:
         return math.inf if context is None else context - max(map(len, self.prompts))
 
 
-def prompts_of(blueprint: Blueprint, problems: ProblemSet, renderer: Renderer, count: int) -> Prompted:
+def prompts_of(blueprint: Blueprint, problems: ProblemSet, task: Task, count: int) -> Prompted:
     """The first `count` problems of the run's order, with their prompts."""
     first = problems.batch(0, count, blueprint.seed)
-    return Prompted(first, [renderer.prompt(problems.messages(problem)) for problem in first])
+    return Prompted(first, task.prompts(first))
 
 
 def sample_prompts(
     blueprint: Blueprint,
-    renderer: Renderer,
+    task: Task,
     sampler: Sampler,
     prompted: Prompted,
     n: int,
     widest: int,
-) -> Sampled:
-    """n completions of each problem, sampled as in training with a budget of `widest` tokens."""
+) -> list[Rollout]:
+    """n rollouts of each problem, sampled as in training with a budget of `widest` tokens."""
     seed_everything(derived_seed(blueprint.seed, "preflight", 0))
     params = SamplingParams(
         max_tokens=widest,
         temperature=blueprint.temperature,
-        stop_ids=renderer.stop_ids,
+        stop_ids=task.renderer.stop_ids,
         seed=derived_seed(blueprint.seed, "preflight", 1),
         support=blueprint.sampling,
     )
     sampler.publish()
-    return Sampled(
-        prompted.problems, prompted.prompts, require_any(sampler.sample(prompted.prompts, n, params))
-    )
+    return roll_out(sampler, task, prompted.problems, n, params)
 
 
 def read_budgets(
-    blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]
+    blueprint: Blueprint, renderer: Renderer, sampled: Sequence[Rollout], budgets: Sequence[int]
 ) -> Preflight:
     """Measurements at each of `budgets`: in rising order, the last is the one used for sampling."""
-    n = max(map(len, sampled.completions))
+    groups = by_problem(sampled)
+    n = max(map(len, groups))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
     for budget in budgets:
-        rollouts = sampled.at(budget, renderer)
+        rollouts = within(sampled, budget, renderer)
         blueprint.rewards.score(rollouts, watch=False)
         measured = measure(rollouts)
         readings[budget] = {name: measured[name] for name in MEASURED if name in measured} | {
@@ -183,7 +183,7 @@ def read_budgets(
     budget = blueprint.budget.first(blueprint.max_tokens)
     return Preflight(
         budget=budget,
-        problems=len(sampled.problems),
+        problems=len(groups),
         completions=n,
         temperature=blueprint.temperature,
         baseline=baseline,

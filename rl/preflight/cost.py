@@ -14,7 +14,7 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Learner
 from rl.engines.prices import Tokens, batch_tokens, price_date
 from rl.preflight.token_ceiling import Ceiling, Sampling, token_ceiling
-from rl.rollouts import Completion, Rollout, TrainingRow
+from rl.rollouts import Rollout, training_row
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def run_cost(
 
     def sampled(part: Sampling) -> Tokens:
         """Of one batch of `part`, scaled from the rollouts."""
-        lengths = sum(_length(r.completion, part.max_tokens) for r in rollouts) / len(rollouts)
+        lengths = sum(_length(r, part.max_tokens) for r in rollouts) / len(rollouts)
         return Tokens(round(part.rollouts * prompts), round(part.rollouts * lengths))
 
     step = sampled(ceiling.training)
@@ -88,20 +88,14 @@ def run_cost(
     )
 
 
-def _length(completion: Completion, max_tokens: int) -> int:
+def _length(rollout: Rollout, max_tokens: int) -> int:
     """Its tokens at a budget of `max_tokens`; one that was cut at a smaller budget uses the whole of a larger one."""
-    cut = completion.stop_reason == "length"
-    return max_tokens if cut else min(len(completion.tokens), max_tokens)
+    return max_tokens if rollout.truncated else min(rollout.length, max_tokens)
 
 
 def forward_seconds_per_token(learner: Learner, rollouts: Sequence[Rollout]) -> float:
     """Seconds per completion token of a learner's forward pass, timed on `rollouts`."""
-    rows = [
-        TrainingRow(
-            r.prompt_tokens, r.completion.tokens, r.completion.logprobs, [0.0] * len(r.completion.tokens)
-        )
-        for r in rollouts
-    ]
+    rows = [training_row(r, [0.0] * r.length) for r in rollouts]
     start = time.perf_counter()
     learner.logprobs(rows)
-    return (time.perf_counter() - start) / sum(len(row.completion_tokens) for row in rows)
+    return (time.perf_counter() - start) / sum(r.length for r in rollouts)

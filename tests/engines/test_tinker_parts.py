@@ -42,7 +42,8 @@ from rl.losses.rloo import RLOO
 from rl.metrics import lag_metrics
 from rl.models.config import LoraConfig
 from rl.optimizer import OptimizerConfig
-from rl.rollouts import Completion, Parsed, Problem, TrainingRow
+from rl.rollouts import Completion, Parsed, Problem
+from tests.helpers.rollouts import one_turn_row
 from tests.helpers.tinker_server.record import RECORDING
 from tests.helpers.tinker_server.replay import Replay
 
@@ -122,7 +123,7 @@ def test_each_loss_has_the_services_name_and_bounds():
 
 def test_a_row_as_the_service_reads_it():
     """Position i predicts token i+1; the prompt's positions have advantage 0."""
-    row = TrainingRow([5, 6, 7], [8, 9], [-0.5, -0.25], [0.125, -2.0])
+    row = one_turn_row([5, 6, 7], [8, 9], [-0.5, -0.25], [0.125, -2.0])
     sent = datum(row, scale=2.0)
     assert sent.model_input.to_ints() == [5, 6, 7, 8]
     assert {name: tensor.tolist() for name, tensor in sent.loss_fn_inputs.items()} == {
@@ -145,7 +146,7 @@ def test_a_row_as_the_service_reads_it():
 )
 def test_a_server_that_averages_is_undone(shapes):
     """The mean over rows of each row's mean over positions, of rescaled coefficients, is their plain sum."""
-    rows = [TrainingRow([1] * p, [2] * len(c), [0.0] * len(c), c) for p, c in shapes]
+    rows = [one_turn_row([1] * p, [2] * len(c), [0.0] * len(c), c) for p, c in shapes]
     sent = [
         datum(row, scale=len(rows) * positions(row)).loss_fn_inputs["advantages"].tolist() for row in rows
     ]
@@ -163,7 +164,7 @@ def test_a_server_that_averages_is_undone(shapes):
     ],
 )
 def test_only_finite_rows_with_signal_are_trained(coefficients, logprobs, expected):
-    assert has_signal([TrainingRow([1], [2, 3], logprobs, coefficients)]) is expected
+    assert has_signal([one_turn_row([1], [2, 3], logprobs, coefficients)]) is expected
 
 
 class Sampler:
@@ -290,8 +291,8 @@ def advantages(data):
 
 def test_a_step_with_a_gate():
     """Scored first; the row whose tokens moved too far is sent with zeros, so that N stays; then one step, in order."""
-    near = TrainingRow([5], [6, 7], [-1.0, -1.0], [1.0, 0.5])
-    far = TrainingRow([5, 5], [6], [-0.001], [2.0])
+    near = one_turn_row([5], [6, 7], [-1.0, -1.0], [1.0, 0.5])
+    far = one_turn_row([5, 5], [6], [-0.001], [2.0])
     learner = learning(-1.0)
     stats = learner.update([near, far], FlashReinforce(), 0.25)
     forward, gradient, step = learner.adapter.calls
@@ -307,8 +308,8 @@ def test_a_step_with_a_gate():
 def test_a_step_on_a_server_that_averages():
     """Coefficients times rows times positions: 2 x 2 and 2 x 3."""
     rows = [
-        TrainingRow([5], [6, 7], [-1.0, -1.0], [1.0, 0.5]),
-        TrainingRow([5, 5], [6, 7], [-1.0, -1.0], [2.0, -1.0]),
+        one_turn_row([5], [6, 7], [-1.0, -1.0], [1.0, 0.5]),
+        one_turn_row([5, 5], [6, 7], [-1.0, -1.0], [2.0, -1.0]),
     ]
     learner = learning(-1.0, reduction="seq_mean")
     learner.update(rows, DrGRPO(), 0.25)
@@ -320,7 +321,7 @@ def test_a_step_on_a_server_that_averages():
 @pytest.mark.parametrize("coefficients", [[0.0, 0.0], [math.nan, 1.0]])
 def test_a_batch_that_teaches_nothing_is_only_scored(loss, coefficients):
     learner = learning(-1.0)
-    stats = learner.update([TrainingRow([5], [6, 7], [-1.0, -1.0], coefficients)], loss, 0.25)
+    stats = learner.update([one_turn_row([5], [6, 7], [-1.0, -1.0], coefficients)], loss, 0.25)
     assert [call[0] for call in learner.adapter.calls] == ["forward"]
     assert advantages(learner.adapter.calls[0][2]) == [[0, 0]]
     assert not stats.stepped and learner.version == 0

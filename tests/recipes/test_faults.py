@@ -21,6 +21,7 @@ from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import default_folder
 from tests.helpers.forked import CONTEXT, Forked, set_up, start, status, timeless
+from tests.helpers.rollouts import one_turn_row
 
 SETTINGS = (
     "model.path=model", "+rewards.chance._target_=saboteur.chance", "data.train_size=8", "data.test_size=2", "batch_size=2",
@@ -136,7 +137,7 @@ def test_a_nan_loss_skips_the_step_and_is_counted(folder):
     assert rows[1]["loss"] is None and "step 2 moved no weights" in process.out
     kept = read_jsonl(folder / "not-a-number/nonfinite.jsonl")
     assert {row["step"] for row in kept} == {2} and len(kept) == 4
-    assert all(row["question"] and row["completion_tokens"] for row in kept)
+    assert all(row["question"] and row["response_tokens"] for row in kept)
 
 
 def test_nan_after_nan_stops_the_run_and_a_restart_counts_on(folder):
@@ -266,9 +267,8 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
     from rl.engines.local.learner import LocalLearner
     from rl.losses.grpo import GRPO
     from rl.optimizer import OptimizerConfig
-    from rl.rollouts import TrainingRow
 
-    rows = [TrainingRow([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]
+    rows = [one_turn_row([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]
     expected = LocalLearner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
     stats = expected.update(rows, GRPO(), 1e-2)
 

@@ -16,8 +16,9 @@ from rl.blueprint import blueprint_from
 from rl.data.config import DataConfig
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import SIDES, read_config
-from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.rollouts import Completion, Parsed, Problem
 from tests.helpers.forked import Forked, start
+from tests.helpers.rollouts import one_turn
 
 REWARD = "def spread(rollouts):\n    return [sum(r.completion.tokens) % 7 / 7 for r in rollouts]\n"
 
@@ -204,7 +205,7 @@ def test_the_format_sentence_is_asked_once(typed, asked):
 def shown(**parsed) -> str:
     """What is printed of a completion of nine tokens, and the totals of it and of one without thinking."""
     rollouts = [
-        Rollout(
+        one_turn(
             Problem("p", "1 + 1?", "2", "en", "test"), 0, [1], Completion([7] * 9, [0.0] * 9, "stop"), each
         )
         for each in (Parsed(ended="stop", **parsed), Parsed("", "2", "2", "stop"))

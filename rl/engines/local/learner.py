@@ -1,4 +1,4 @@
-"""The learner: log-probabilities of completion tokens, and one optimiser step over micro-batches of rows."""
+"""The learner: log-probabilities of sampled tokens, and one optimiser step over micro-batches of rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ class LocalLearner(Learner):
         )
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        """[N][T] log-probabilities (nats, float32) of the completion tokens, in the order of the rows."""
+        """See `Learner`: nats, float32, in the order of the rows."""
         return self._score(rows)
 
     def reference_logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
@@ -111,7 +112,7 @@ class LocalLearner(Learner):
             for indices in microbatches(rows, self.microbatch_tokens, self.packs):
                 layout = self._layout([rows[i] for i in indices])
                 for i, values in zip(indices, layout.by_row(self._forward(layout)).tolist(), strict=True):
-                    result[i] = values[: len(rows[i].completion_tokens)]
+                    result[i] = values[: len(rows[i].response_tokens)]
         return result
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
@@ -192,8 +193,8 @@ class LocalLearner(Learner):
         layout = self._layout(batch)
         current = self._forward(layout)
         given = [
-            [value for row in batch for value in row.behavior_logprobs],
-            [value for row in batch for value in row.coefficients],
+            [value for row in batch for value in compress(row.behavior_logprobs, row.mask)],
+            [value for row in batch for value in compress(row.coefficients, row.mask)],
         ]
         behavior, coefficients = to_device(torch.tensor(given), current.device)
         mask = torch.ones_like(layout.targets, dtype=torch.bool)
@@ -201,8 +202,8 @@ class LocalLearner(Learner):
         total = surrogate.loss
         if loss.needs_reference:
             given = [
-                [value for row in batch for value in row.reference_logprobs],
-                [row.kl_weight for row in batch for _ in row.completion_tokens],
+                [value for row in batch for value in compress(row.reference_logprobs, row.mask)],
+                [row.kl_weight for row in batch for _ in range(sum(row.mask))],
             ]
             reference, weights = to_device(torch.tensor(given), current.device)
             divergence = token_kl(current, reference)
@@ -232,7 +233,7 @@ class LocalLearner(Learner):
         return packed_layout(rows, self.model.device, self.packed_implementation)
 
     def _forward(self, layout: Layout) -> Tensor:
-        """[C] log-probabilities of the completion tokens."""
+        """[C] log-probabilities of the sampled tokens."""
         with autocast(self.model.device):
             hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
             return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)

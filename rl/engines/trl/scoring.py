@@ -13,7 +13,7 @@ from rl.losses.kl import token_kl
 
 
 def completion_logprobs(trainer: GRPOTrainer, model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """[B, T] of the completion tokens, at the sampling temperature."""
+    """[B, T] of the response tokens, at the sampling temperature."""
     mask = inputs["completion_mask"]
     logprobs, _, _ = trainer._get_per_token_logps_and_entropies(
         model,
@@ -37,8 +37,8 @@ def reference_logprobs(trainer: GRPOTrainer, inputs: dict[str, Tensor]) -> Tenso
 
 
 def reference_kl(logprobs: Tensor, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The KL penalty of a micro-batch, a SUM over its tokens, and [C] the KL at each of its C completion tokens."""
-    mask = inputs["completion_mask"].bool()
+    """The KL penalty of a micro-batch, a SUM over its tokens, and [C] the KL at each of its C sampled tokens."""
+    mask = inputs["sampled"]
     divergence = token_kl(logprobs[mask], inputs["reference_logprobs"][mask])
     weights = inputs["kl_weight"][:, None].expand(mask.shape)[mask]
     return weights @ divergence, divergence.detach()

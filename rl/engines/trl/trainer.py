@@ -54,7 +54,7 @@ class Share:
     reference_kl: list[Tensor] = field(default_factory=list)
 
     def add(self, surrogate: Surrogate, inputs: dict[str, Tensor]) -> None:
-        mask = inputs["completion_mask"].bool()
+        mask = inputs["sampled"]
         self.loss += surrogate.loss.item()
         self.signal |= bool((inputs["coefficients"].any(-1) & surrogate.admitted).any())
         self.log_ratios.append(surrogate.log_ratio[mask].cpu())
@@ -146,8 +146,9 @@ class PolicyTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
         """The SUM surrogate of one micro-batch, times the number of processes, because gradients are averaged."""
         logprobs, loss = completion_logprobs(self, model, inputs), self.blueprint.loss
-        mask = inputs["completion_mask"].bool()
-        surrogate = loss.surrogate(logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask)
+        surrogate = loss.surrogate(
+            logprobs, inputs["behavior_logprobs"], inputs["coefficients"], inputs["sampled"]
+        )
         if loss.needs_reference:
             penalty, divergence = reference_kl(logprobs, inputs)
             surrogate = replace(surrogate, loss=surrogate.loss + penalty)
@@ -272,7 +273,10 @@ def _unsharded(model: Any) -> Iterator[None]:
 
 
 def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:
-    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`, `kl_weight`: [B]."""
+    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`, `kl_weight`: [B].
+
+    `completion_mask`: the response tokens, which attention reads. `sampled`: those among them that the loss reads.
+    """
     chosen = [rows[index] for index in share]
 
     def padded(values: Callable[[TrainingRow], Sequence[float]], filler: int, side: str) -> Tensor:
@@ -281,8 +285,9 @@ def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any
     return {
         "prompt_ids": padded(lambda row: row.prompt_tokens, pad_id, "left"),
         "prompt_mask": padded(lambda row: [1] * len(row.prompt_tokens), 0, "left"),
-        "completion_ids": padded(lambda row: row.completion_tokens, pad_id, "right"),
-        "completion_mask": padded(lambda row: [1] * len(row.completion_tokens), 0, "right"),
+        "completion_ids": padded(lambda row: row.response_tokens, pad_id, "right"),
+        "completion_mask": padded(lambda row: [1] * len(row.response_tokens), 0, "right"),
+        "sampled": padded(lambda row: row.mask, 0, "right"),
         "behavior_logprobs": padded(lambda row: row.behavior_logprobs, 0, "right"),
         "coefficients": padded(lambda row: row.coefficients, 0, "right"),
         "row": torch.tensor(list(share), device=device),

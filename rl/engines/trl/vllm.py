@@ -12,7 +12,7 @@ from typing import Any
 
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
-from rl.rollouts import Completion
+from rl.rollouts import Completion, cut_at
 
 LOGPROBS_MODE = "processed_logprobs"  # after the temperature: of the distribution sampled from
 
@@ -81,9 +81,10 @@ def complete(
         raise UserError(
             "engine.vllm: vLLM returned no log-probabilities; expected one per token; type engine.vllm=off"
         )
+    # vLLM gets one budget for all prompts: a prompt's own, smaller one cuts its completions afterwards.
     completions = [
-        _completion(list(tokens), [token[0] for token in values], params)
-        for tokens, values in zip(sampled, logprobs, strict=True)
+        cut_at(_completion(list(tokens), [token[0] for token in values], params), params.limit(i // n))
+        for i, (tokens, values) in enumerate(zip(sampled, logprobs, strict=True))
     ]
     return [completions[i : i + n] for i in range(0, len(completions), n)]
 
