@@ -129,8 +129,11 @@ class RewardSet:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
-            if self.judged_by_environment and rollout.earned is not None:
-                verdict = replace(verdict, correct=rollout.earned >= 1, format=True)
+            if self.judged_by_environment:
+                correct = (rollout.earned or 0.0) >= 1
+                verdict = replace(
+                    verdict, correct=correct, format=True, reason="correct" if correct else "wrong"
+                )
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             values = _checked_values(f"rewards.{name}", term, rollouts)
