@@ -32,11 +32,11 @@ from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
-from rl.loggers.console import mark_boxes
+from rl.loggers.console import earlier_message, mark_boxes
 from rl.models.config import ModelConfig
 from rl.models.hub import require_model
 from rl.models.loading import open_renderer
-from rl.rollouts import Parsed, Problem, Rollout
+from rl.rollouts import Parsed, Problem, Rollout, conversation
 from rl.schema import build
 from rl.storage.file_kinds import advice
 from rl.task import open_task
@@ -207,18 +207,20 @@ def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
 
 
 def show_rollout(rollout: Rollout) -> Group:
-    """Thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
+    """Earlier turns, thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
-    facts = Text(
-        f"{rollout.length} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
-        "dim",
-    )
+    ended = "CUT" if parsed.ended == "length" else parsed.ended
+    if rollout.ended not in ("answered", "budget"):
+        ended = f"ended by {rollout.ended}"
+    turns = f", {len(rollout.turns)} turns" if len(rollout.turns) > 1 else ""
+    facts = Text(f"{rollout.length} tokens{turns}, {ended}", "dim")
     if holds_box(parsed.thinking):
         facts.append(", box in thinking", "yellow")
     if verdict is not None:
         facts.append(f", {verdict.reason} (gold {verdict.gold})", "green" if verdict.correct else "red")
     parts = [tagged_thinking(parsed), mark_boxes(parsed.text.strip(), "", "bold green")]
-    return Group(*(part for part in parts if part), facts)
+    earlier = [earlier_message(message) for message in conversation(rollout)[:-1]]
+    return Group(*(part for part in [*earlier, *parts] if part), facts)
 
 
 def tagged_thinking(parsed: Parsed) -> Text:
@@ -236,7 +238,7 @@ def totals(answers: Mapping[str, Answers]) -> Table:
     for side, each in answers.items():
         rollouts, count = each.rollouts, len(each.rollouts)
         tokens = sum(r.length for r in rollouts) / count
-        cut = sum(r.parsed.ended == "length" for r in rollouts) / count
+        cut = sum(r.truncated for r in rollouts) / count
         boxed = sum(holds_box(r.parsed.thinking) for r in rollouts) / count
         graded = all(r.verdict is not None for r in rollouts)
         correct = f"{sum(r.verdict.correct for r in rollouts) / count:.0%}" if graded else "-"

@@ -29,6 +29,10 @@ absent when no reward grades answers.
 | `loss`, `grad_norm` | the SUM surrogate, with its KL penalty; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or NaN or infinity), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
+| `env/turns` | mean turns of a rollout; this and the next rows: with an environment other than `single_turn` |
+| `env/tool_calls`, `env/tool_errors` | mean calls of a rollout, and those answered with an error; `env/tool_errors_<kind>` |
+| `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
+| `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
@@ -42,11 +46,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
+from typing import get_args
 
 from rewards.thinking_language import script_share
 from rl.boxes import holds_box
 from rl.engines.base import UpdateStats
-from rl.rollouts import Rollout
+from rl.rollouts import End, Rollout
 
 REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated")
 
@@ -89,6 +94,20 @@ def grading_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "tokens_per_correct": tokens / sum(correct) if any(correct) else math.nan,
         "correct_given_finished": fmean(finished) if finished else math.nan,
         **{f"grade/{reason}": reasons[reason] / len(rollouts) for reason in REASONS},
+    }
+
+
+def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of N rollouts in an environment of several turns; its counters are means over the rollouts."""
+    ends = Counter(r.ended for r in rollouts)
+    names = dict.fromkeys(
+        ["tool_calls", "tool_errors", *sorted({name for r in rollouts for name in r.counts})]
+    )
+    return {
+        "env/turns": fmean(len(r.turns) for r in rollouts),
+        **{f"env/{name}": fmean(r.counts.get(name, 0.0) for r in rollouts) for name in names},
+        **{f"env/ended/{end}": ends[end] / len(rollouts) for end in get_args(End)},
+        "tokens/context": fmean(r.context for r in rollouts),
     }
 
 

@@ -145,6 +145,16 @@ class Rollout:
         return self.turns[0].prompt_tokens
 
 
+def conversation(rollout: Rollout) -> list[dict[str, Any]]:
+    """The model's turns and the environment's messages between them, as samples.jsonl has them."""
+    messages: list[dict[str, Any]] = []
+    for turn in rollout.turns:
+        messages += [{"role": message["role"], "text": message["content"]} for message in turn.messages]
+        own = {"thinking": turn.parsed.thinking, "text": turn.parsed.text}
+        messages.append({"role": "assistant", **own, "tokens": len(turn.completion.tokens)})
+    return messages
+
+
 @dataclass(frozen=True)
 class TrainingRow:
     """One rollout as the learner sees it: everything after the question is its response of T tokens.

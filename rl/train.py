@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rl import signals
+from rl.blueprint import Blueprint
 from rl.collecting import collect, grading_ahead, roll_out
 from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
 from rl.losses.base import PolicyLoss, weigh
-from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
-from rl.rollouts import Rollout, TrainingRow
+from rl.rollouts import Rollout, TrainingRow, conversation
 from rl.saving import export_final, require_metric, save, save_at
 from rl.seeds import derived_seed, seed_everything
 from rl.step import Batch, Run, Timer
@@ -101,6 +102,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     step, rollouts = batch.step, batch.rollouts
     metrics = {
         **rollout_metrics(rollouts),
+        **(environment_metrics(rollouts) if not run.blueprint.environment.single_turn else {}),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }
@@ -113,7 +115,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
-    run.loggers.samples(step, samples(rollouts, run.blueprint.samples_per_step, "train"))
+    run.loggers.samples(step, samples(run.blueprint, rollouts, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
     run.budget.observe(metrics)
     save_at(run, step)
@@ -176,8 +178,10 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     answered = len({rollout.group for rollout in rollouts})
     setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
-    run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
+    run.loggers.samples(step, samples(blueprint, rollouts, "test"))
     metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
+    if not blueprint.environment.single_turn:
+        metrics |= environment_metrics(rollouts)
     return {f"eval/{name}": value for name, value in metrics.items()}
 
 
@@ -193,8 +197,12 @@ def finish(run: Run) -> None:
         log.warning("final evaluation skipped: %s", reason)
 
 
-def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[str, Any]]:
-    """`count` rollouts of a batch as rows of samples.jsonl: question, completion, verdict and its reason."""
+def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> list[dict[str, Any]]:
+    """Some rollouts of a batch as rows of samples.jsonl: question, answer, verdict and its reason.
+
+    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`.
+    """
+    several_turns = not blueprint.environment.single_turn
     return [
         {
             "split": split,
@@ -213,8 +221,9 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
             "reason": r.verdict.reason,
             "rewards": r.rewards,
             "reward": r.reward,
+            **({"conversation": conversation(r), "trajectory": r.ended} if several_turns else {}),
         }
-        for r in spread(rollouts, count)
+        for r in spread(rollouts, blueprint.samples_per_step)
     ]
 
 

@@ -80,6 +80,7 @@ def sample_trajectories(
         for i in range(n)
     ]
     most = MOST_REQUESTS if sampler.concurrent else MOST_THREADS
+    sampler.publish()  # before several threads would do so at once
     try:
         with threads(most) as each:
             if sampler.concurrent:
@@ -89,6 +90,10 @@ def sample_trajectories(
     finally:
         for trajectory in trajectories:
             trajectory.environment.close()
+    if any(trajectory.earned is not None for trajectory in trajectories):
+        for trajectory in trajectories:
+            if trajectory.ended == "error":
+                trajectory.earned = 0.0
     failed = {trajectory.group for trajectory in trajectories if trajectory.failed}
     return [trajectory.rollout() for trajectory in trajectories if trajectory.group not in failed]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rich
 from rich.console import Group, RenderableType
@@ -173,15 +174,23 @@ def sample_panel(step: int, sample: SampleRow) -> Panel:
     answer = mark_boxes(sample["text"].strip(), "", box_style)
     if cut:
         (answer if sample["text"] else thinking).append(f" ✂ cut after {sample['tokens']} tokens", "bold red")
+    earlier = [earlier_message(message) for message in sample.get("conversation", [])[:-1]]
     verdict = f"{sample['reason']} · gold {sample['gold']} · reward {sample['reward']:.2f}"
     return Panel(
-        Group(*(part for part in (question, _last_lines(thinking), answer) if part)),
+        Group(*(part for part in (question, *earlier, _last_lines(thinking), answer) if part)),
         title=f"{sample['split']} sample, step {step}",
         title_align="left",
         subtitle=Text(verdict, style="green" if sample["correct"] else "red"),
         subtitle_align="right",
         border_style="dim",
     )
+
+
+def earlier_message(message: Mapping[str, Any]) -> Text:
+    """A turn before the last, without its thinking, or what the environment answered."""
+    if message["role"] == "assistant":
+        return Text(message["text"].strip())
+    return Text(f"→ {message['text'].strip()}", "cyan")
 
 
 def mark_boxes(text: str, style: str, box_style: str) -> Text:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.single_turn import SingleTurnConfig
 from recipes.check_engine import faults
 from rl import signals
 from rl.collecting import collect
@@ -43,6 +44,7 @@ from rl.metrics import lag_metrics
 from rl.models.config import LoraConfig
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import Completion, Parsed, Problem
+from rl.task import Task
 from tests.helpers.rollouts import one_turn_row
 from tests.helpers.tinker_server.record import RECORDING
 from tests.helpers.tinker_server.replay import Replay
@@ -441,6 +443,12 @@ class Counting(base.Sampler):
 def run_of(sampler, total_steps):
     """What `collect` needs of a run of two problems a step, numbered in order."""
     problems = {i: Problem(str(i), "", "", "en", "test") for i in range(2 * total_steps)}
+    renderer = SimpleNamespace(
+        stop_ids=frozenset(),
+        prompt=lambda message: [message],
+        cut=lambda c: c,
+        parse=lambda c: Parsed("", "", "", "stop"),
+    )
     return SimpleNamespace(
         engine=SimpleNamespace(sampler=sampler),
         pending={},
@@ -449,16 +457,9 @@ def run_of(sampler, total_steps):
         blueprint=SimpleNamespace(
             batch_size=2, group_size=2, seed=0, temperature=1.0, sampling=SamplingConfig(), loss=GRPO()
         ),
-        renderer=SimpleNamespace(
-            stop_ids=frozenset(),
-            prompt=lambda message: [message],
-            cut=lambda c: c,
-            parse=lambda c: Parsed("", "", "", "stop"),
-        ),
-        problems=SimpleNamespace(
-            batch=lambda step, size, seed: [problems[2 * step], problems[2 * step + 1]],
-            messages=lambda problem: int(problem.id),
-        ),
+        renderer=renderer,
+        task=Task(lambda problem: int(problem.id), renderer, SingleTurnConfig()),
+        problems=SimpleNamespace(batch=lambda step, size, seed: [problems[2 * step], problems[2 * step + 1]]),
     )
 
 

@@ -50,13 +50,14 @@ class PendingGroups:
         import tinker
 
         # Services sample a prompt's i-th completion with seed + i; seeds within a batch must not collide.
+        seed = self.params.seeds[p] if self.params.seeds else self.params.seed + p * self.n
         return self.sampler.sample(
             prompt=tinker.ModelInput.from_ints(list(self.prompts[p])),
             num_samples=self.n,
             sampling_params=tinker.SamplingParams(
-                max_tokens=self.params.max_tokens,
+                max_tokens=self.params.limit(p),
                 temperature=self.params.temperature,
-                seed=(self.params.seed + p * self.n) % 2**31,
+                seed=seed % 2**31,
                 stop=sorted(self.params.stop_ids),
             ),
         )
@@ -89,7 +90,7 @@ class PendingGroups:
         except Missing as missing:
             for error in missing.errors.values():
                 log.warning("dropped a group of completions: %s", reason(error))
-            self.ledger.dropped_groups += len(missing.errors)
+            self.ledger.drop(len(missing.errors))
             self.calls = {}
 
     def _take(self) -> None:
@@ -99,7 +100,7 @@ class PendingGroups:
             try:
                 found = completions_of(finished(call))
                 tokens = sum(len(completion.tokens) for completion in found)
-                self.ledger.tokens += Tokens(len(found) * len(self.prompts[p]), tokens)
+                self.ledger.spend(Tokens(len(found) * len(self.prompts[p]), tokens))
                 require_whole(found, self.n)
             except UserError:
                 raise
