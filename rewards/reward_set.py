@@ -86,10 +86,14 @@ class RewardSet:
     @property
     def judged_by_environment(self) -> bool:
         """Whether `verdict.correct` says that the environment gave its full reward, since no reward grades answers."""
-        terms = self.terms.values()
-        return any(getattr(term, "from_environment", False) for term in terms) and not any(
-            getattr(term, "needs_grading", True) for term in terms
+        return self.uses_environment and not any(
+            getattr(term, "needs_grading", True) for term in self.terms.values()
         )
+
+    @property
+    def uses_environment(self) -> bool:
+        """Whether a reward reads what the environment gave."""
+        return any(getattr(term, "from_environment", False) for term in self.terms.values())
 
     @property
     def names(self) -> list[str]:

@@ -6,6 +6,7 @@ This module and everything it imports stay free of torch and transformers, so th
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -27,6 +28,8 @@ from rl.losses.base import PolicyLoss
 from rl.models.config import ModelConfig
 from rl.optimizer import OptimizerConfig
 from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
+
+logger = logging.getLogger("tanka")
 
 
 class EngineConfig:
@@ -194,6 +197,18 @@ class Blueprint:
             raise UserError(
                 f"loss={self.loss.name}: with these settings it treats failed answers differently, but no reward of this set"
                 " grades answers; add the reward correct, or type loss.negative_token_fraction=1.0"
+            )
+        own_reward = self.environment.rewards_itself
+        if self.rewards.uses_environment and not own_reward:
+            raise UserError(
+                f"rewards={self.rewards.name}: environment={self.environment.name} gives no reward of its own; define"
+                " get_reward() in your class, or type rewards=boxed to grade the last answer"
+            )
+        if own_reward and not self.rewards.uses_environment:
+            logger.warning(
+                "environment=%s: no reward of rewards=%s uses the environment's own; type rewards=environment to use it",
+                self.environment.name,
+                self.rewards.name,
             )
         if truncated := self.sampling.truncated:
             if reason := self.engine.needs_full_support:
