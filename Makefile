@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-tinker lint format bench clean
+.PHONY: help demo test test-slow test-tinker test-servers lint format bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hyp
 
 test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this CPU; the first time it installs about 6 GB.
 	TANKA_TEST_TINKER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_tinker_server.py
+
+test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU; the first time it installs about 4 GB.
+	TANKA_TEST_SERVERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recipes/test_translate_server.py
 
 lint: .venv/installed-dev  ## Linter, formatter, type checker.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
