@@ -11,9 +11,10 @@ from typing import Any
 
 from rl import signals
 from rl.collecting import collect, roll_out
-from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
+from rl.engines.base import Driver, Job, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
+from rl.jobs import carry_out
 from rl.losses.base import PolicyLoss, weigh
 from rl.metrics import lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
@@ -31,9 +32,12 @@ def train(run: Run) -> None:
     A signal ends it between two forward passes: the current step is dropped and the one before it is saved. The same
     happens when a remote engine raises Stopped.
     """
+    learner = run.engine.learner
+    if isinstance(learner, Job):
+        carry_out(run, learner)
+        return
     try:
         with signals.safe_points():
-            learner = run.engine.learner
             if isinstance(learner, Driver):
                 learner.drive(RunSteps(run))
             else:
