@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def agent_runner(run_dir: str, eos_ids: list[int]) -> type:
             llm_engine: Any, **more: Any,
         ) -> Any:  # fmt: skip
             scorer = await run.in_thread(run.scorer, hf_tokenizer)
-            conversation = Conversation(scorer, problem_of(label))
+            conversation = Conversation(scorer, problem_of(label), label["split"])
             # Molt makes the Env itself, without arguments; each conversation is a task with a context of its own.
             CONVERSATION.set(conversation)
             watched = WatchedEngine(llm_engine, conversation)
@@ -127,27 +128,27 @@ class Scorer:
         self.every = (
             rollouts // min(rollouts, blueprint.samples_per_step) if blueprint.samples_per_step else 0
         )
-        self.scored = 0
+        self.scored: Counter[str] = Counter()
         samples.mkdir(parents=True, exist_ok=True)
         self.file = (samples / f"{os.uname().nodename}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
 
-    def score(self, rollout: Rollout) -> dict[str, float]:
+    def score(self, rollout: Rollout, split: str) -> dict[str, float]:
         """Sets the rollout's reward and returns the numbers that Molt logs."""
         from rl.train import samples
 
         self.rewards.score([rollout], watch=False)
-        if self.every and self.scored % self.every == 0:
-            write_row(self.file, samples([rollout], 1, "train")[0])
+        if self.every and self.scored[split] % self.every == 0:
+            write_row(self.file, samples([rollout], 1, split)[0])
             self.file.flush()
-        self.scored += 1
+        self.scored[split] += 1
         return measured(rollout)
 
 
 class Conversation:
     """One conversation of a problem: what was sampled, and its score."""
 
-    def __init__(self, scorer: Scorer, problem: Problem) -> None:
-        self.scorer, self.problem = scorer, problem
+    def __init__(self, scorer: Scorer, problem: Problem, split: str) -> None:
+        self.scorer, self.problem, self.split = scorer, problem, split
         self.prompt: list[int] = []
         self.sampled: Completion | None = None
 
@@ -156,7 +157,7 @@ class Conversation:
         assert self.sampled is not None, "Molt samples before it calls step"
         renderer = self.scorer.renderer
         rollout = Rollout(self.problem, 0, self.prompt, self.sampled, renderer.parse(self.sampled))
-        info = self.scorer.score(rollout)
+        info = self.scorer.score(rollout, self.split)
         cut = self.sampled.stop_reason == "length"
         return {"reward": rollout.reward, "terminated": True, "truncated": cut, "info": info}
 

@@ -40,8 +40,12 @@ class Command:
 
 
 def interpreter(options: MoltOptions) -> str:
-    """The Python that runs Molt."""
-    return str(Path(options.python).expanduser()) if options.python else sys.executable
+    """The Python that runs Molt: a path, or a name on PATH."""
+    if options.python is None:
+        return sys.executable
+    # absolute, not resolved: a virtual environment's Python is a link, and only the link knows its packages
+    path = Path(options.python).expanduser()
+    return str(path.absolute()) if os.sep in options.python else options.python
 
 
 def environment(options: MoltOptions) -> dict[str, str]:

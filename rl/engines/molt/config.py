@@ -68,7 +68,7 @@ class MoltEngineConfig(MoltOptions, EngineConfig):
         """The command of a run in `run_dir`, as far as it is known before the data is read."""
         files = JobFiles(run_dir)
         reading = passes(blueprint, peek(blueprint.data).rows)
-        flags = job_flags(
-            blueprint, self, files, reading, evaluates=count_test_rows(blueprint.data) != 0, chat=True
-        )
+        has_tests = blueprint.data.test_split is not None or blueprint.data.test_path is not None
+        evaluates = has_tests and count_test_rows(blueprint.data) != 0
+        flags = job_flags(blueprint, self, files, reading, evaluates, chat=True)
         return Command(interpreter(self), flags, environment(self), files.folder)

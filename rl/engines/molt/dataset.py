@@ -68,8 +68,8 @@ def choose_form(problems: ProblemSet, renderer: Renderer, tokenizer: Any) -> Pro
     )
 
 
-def write_problems(prompts: Prompts, chosen: Sequence[Problem], folder: Path, source: str) -> int:
-    """Writes `folder` and returns how many problems it has. source: the data set's name, for a problem without one.
+def write_problems(prompts: Prompts, chosen: Sequence[Problem], folder: Path, split: str) -> int:
+    """Writes the problems of a split to `folder` and returns how many it has.
 
     Raises UserError when no problem is left.
     """
@@ -80,10 +80,16 @@ def write_problems(prompts: Prompts, chosen: Sequence[Problem], folder: Path, so
     rows = []
     for problem in chosen:
         if (prompt := prompts.of(problem)) is not None:
-            label = {"ground_truth": problem.answer, "problem": json.dumps(dataclasses.asdict(problem))}
-            rows.append({"prompt": prompt, "reward_model": label, "datasource": problem.source or source})
+            label = {
+                "ground_truth": problem.answer,
+                "problem": json.dumps(dataclasses.asdict(problem)),
+                "split": split,
+            }
+            rows.append({"prompt": prompt, "reward_model": label, "datasource": problem.source})
     if not rows:
-        raise UserError(f"data={source}: Molt would read other tokens from every prompt; see renderer")
+        raise UserError(
+            f"data={prompts.problems.config.name}: Molt would read other tokens from every prompt; see renderer"
+        )
     if lost := len(chosen) - len(rows):
         log.warning(
             "%d of %d problems left out: Molt would read other tokens from their prompts", lost, len(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +38,7 @@ log = logging.getLogger("tanka")
 POLL_SECONDS = 0.5  # how soon a signal is noticed while Molt prints nothing
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL: Ray ends its actors when the driver ends
 SILENCE_SECONDS = 1800.0  # warn when Molt has printed nothing for so long
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 TAIL = 200  # last lines in which an error is looked for
 
 
@@ -82,10 +85,10 @@ class MoltJob(Sampler, Job):
         with disk_errors("run_dir", str(files.folder)):
             prompts = choose_form(record.problems, record.renderer, self.tokenizer)
             train = record.problems.train[: reading.problems]
-            written = write_problems(prompts, train, files.train, record.problems.config.name)
+            written = write_problems(prompts, train, files.train, "train")
             test = record.problems.test[: blueprint.eval_problems] if blueprint.eval_every else []
             if test:
-                write_problems(prompts, test, files.test, record.problems.config.name)
+                write_problems(prompts, test, files.test, "test")
             write_agent(files.agent, record.directory, end_ids(blueprint.model))
             write_model(blueprint.model, files.model)
         reading = passes(blueprint, written) if blueprint.max_steps is None else reading
@@ -151,11 +154,16 @@ class Reader:
                 metrics["budget"] = self.blueprint.max_tokens
                 self.record.log(step, metrics | self.evaluation)
                 self.evaluation = {}
-                self.record.samples(step, self.samples.new()[: self.blueprint.samples_per_step])
+                self.record.samples(step, self.some_samples())
         elif evaluated := evaluation_metrics(text):
             self.evaluation = evaluated[1]
         elif any(word in text for word in ("WARNING", "[Warning]", "ERROR")) or "Error:" in text:
             log.warning("Molt: %s", text)
+
+    def some_samples(self) -> list[dict[str, Any]]:
+        """`samples_per_step` new samples of each split."""
+        new, most = self.samples.new(), self.blueprint.samples_per_step
+        return [row for split in ("train", "test") for row in [r for r in new if r["split"] == split][:most]]
 
 
 class SampleFiles:
@@ -190,6 +198,7 @@ def running(command: Command) -> Iterator[subprocess.Popen[bytes]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches this process, which then ends the job in order
+            preexec_fn=_end_with_parent,
         )
     except OSError as error:
         raise UserError(f"engine.python={command.python}: cannot be run ({error.strerror})") from None
@@ -197,6 +206,12 @@ def running(command: Command) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         end(process)
+
+
+def _end_with_parent() -> None:
+    """In the child, on Linux: SIGTERM when this process dies, so that a second start finds no job of the first."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -41,7 +41,7 @@ def step_metrics(line: str) -> tuple[int, dict[str, float]] | None:
     values = numbers(found[2])
     metrics = {named(name): value for name, value in values.items()}
     if "is_filter_ratio" in values:
-        metrics["trust/admitted"] = 1 - values["is_filter_ratio"]
+        metrics["trust/admitted"] = 1 - metrics.pop("molt/is_filter_ratio")
     return int(found[1]), metrics
 
 

@@ -1,0 +1,273 @@
+"""engine=molt without Molt: flags, refusals, prompts, what is read from its output."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rl.data.problems import load
+from rl.engines.molt.command import MODULE, environment
+from rl.engines.molt.dataset import choose_form, write_problems
+from rl.engines.molt.expressible import require_expressible
+from rl.engines.molt.flags import JobFiles, passes
+from rl.engines.molt.logs import evaluation_metrics, last_error, plain, step_metrics
+from rl.engines.molt.model_folder import write_model
+from rl.errors import UserError
+from rl.models.config import ModelConfig
+from rl.models.loading import open_renderer
+from tests.helpers.blueprints import composed
+from tests.helpers.molt.presets import PRESETS, command_of
+from tests.helpers.recipes import ROOT, run_recipe
+
+RECORD = json.loads((ROOT / "tests/data/molt_flags.json").read_text())
+MOLT = ("engine=molt", "loss=flashreinforce", "data.max_prompt_tokens=64")
+
+# The launcher of the authors' repository, recipe r1: github.com/yifanzhang-pro/FlashREINFORCE, scripts/train_molt.py.
+PUBLISHED_R1 = {
+    "data.input_key": "prompt", "data.label_key": "reward_model", "data.max_samples": 1460, "data.max_len": 9216,
+    "rollout.batch_size": 128, "rollout.vllm_generate_batch_size": 512, "rollout.micro_batch_size": 1,
+    "rollout.n_samples_per_prompt": 1, "rollout.max_new_tokens": 8192, "rollout.temperature": 1.0, "rollout.top_p": 1.0,
+    "train.batch_size": 128, "train.micro_batch_size": 1, "train.max_epochs": 1, "train.async_queue_size": 8,
+    "actor.num_nodes": 1, "actor.num_gpus_per_node": 1, "vllm.num_engines": 7, "vllm.tensor_parallel_size": 1,
+    "vllm.sync_backend": "nccl", "vllm.gpu_memory_utilization": 0.9, "fsdp.param_dtype": "bf16",
+    "fsdp.attn_implementation": "flash_attention_2", "actor.gradient_checkpoint": "full", "actor.optim": "adam",
+    "actor.adam.lr": 1e-6, "actor.adam.weight_decay": 0.1, "actor.lr_scheduler": "cosine_with_min_lr",
+    "actor.lr_warmup_ratio": 0.03, "actor.min_lr_ratio": 0.1, "actor.max_norm": 1.0,
+    "actor.loss_agg_mode": "seq-mean-token-mean", "algo.advantage.estimator": "flash_reinforce",
+    "algo.advantage.is_correction_level": "seq", "algo.advantage.is_correction_mode": "mask",
+    "algo.advantage.is_correction_gating": "binary_kl", "algo.advantage.is_correction_threshold": 5e-3,
+    "algo.kl.init_coef": 0, "eval.steps": 128, "eval.n_samples_per_prompt": 32, "eval.temperature": 0.6,
+    "eval.top_p": 0.95, "ckpt.save_steps": 50, "logger.logging_steps": 1, "data.apply_chat_template": True,
+    "train.force_on_policy": True, "fsdp.packing_samples": True, "eval.eval_at_start": True, "train.num_episodes": 1000,
+}  # fmt: skip
+# Its recipe qwen_math, where it differs.
+PUBLISHED_QWEN = {
+    "data.max_samples": 7500, "data.max_len": 6144, "rollout.max_new_tokens": 4096,
+    "algo.advantage.is_correction_threshold": 3e-3,
+}  # fmt: skip
+
+
+def test_the_presets_have_the_published_flags():
+    r1 = command_of(composed("experiment=molt_flashreinforce_r1", "loss.delta=5e-3", "epochs=1000")).flags
+    assert {name: r1.get(name) for name in PUBLISHED_R1} == PUBLISHED_R1
+    qwen = command_of(composed("experiment=molt_flashreinforce_qwen_math")).flags
+    wanted = {
+        name: value for name, value in PUBLISHED_R1.items() if not name.startswith("eval.")
+    } | PUBLISHED_QWEN
+    wanted["train.num_episodes"] = 68  # of its settings file; the launcher asks for the number
+    assert {name: qwen.get(name) for name in wanted} == wanted
+    assert not any(name.startswith("eval.") for name in qwen)  # until data.test_path names its benchmarks
+
+
+@pytest.mark.parametrize("overrides", PRESETS, ids=" ".join)
+def test_every_flag_is_one_that_the_recorded_release_knows(overrides):
+    """The record is that of tests/data/molt_flags.json; `make test-molt` says when it is stale."""
+    for name, value in command_of(composed(*overrides, "engine=molt")).flags.items():
+        known = RECORD["flags"][name]
+        values = value if isinstance(value, list) else [value]
+        assert (known["type"] == "flag") == (value is True), name
+        assert not known["choices"] or values[0] in known["choices"], name
+        assert known["nargs"] in (None, "+", "?", len(values)), name
+
+
+def test_the_command_is_one_flag_a_line_and_quoted():
+    command = command_of(composed(*MOLT, "engine.python=/a b/python"))
+    lines = command.shell().split(" \\\n")
+    assert lines[0] == "cd /runs/a/molt && env" and f"  '/a b/python' -u -m {MODULE}" in lines
+    assert "  --reward.clip_range -1000000000 1000000000" in lines and "  --train.force_on_policy" in lines
+    assert command.argv[:4] == ["/a b/python", "-u", "-m", MODULE]
+
+
+def test_ray_is_connected_to_unless_it_is_to_be_started(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert environment(composed(*MOLT).engine)["RAY_ADDRESS"] == "auto"
+    assert environment(composed(*MOLT, "engine.ray=start").engine)["RAY_ADDRESS"] == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert environment(composed(*MOLT).engine)["RAY_ADDRESS"] == "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["group_size=4"], "type group_size=1 batch_size=512"),
+        (["engine.actor_gpus=3"], "3 copies of the model cannot share a batch of 128"),
+        (["loss=gspo"], "type loss=flashreinforce, loss=grpo or loss=dapo"),
+        (["loss=grpo_kl"], "type loss.kl_beta=0"),
+        (["loss=grpo", "loss.updates_per_batch=2"], "loss.updates_per_batch=2"),
+        (["loss.negative_token_fraction=0.9"], "no release of molt-rl has a flag for it"),
+        (["loss=grpo", "engine.queue=8"], "type engine.queue=1"),
+        (["loss=dapo", "engine.in_flight=100"], "engine.in_flight=null"),
+        (["length=kimi", "loss=grpo"], "length=kimi: compares"),
+        (["optimizer.schedule=linear"], "type optimizer.schedule=cosine"),
+        (["budget=tighten"], "budget=constant"),
+        (["curriculum=difficulty"], "curriculum=none"),
+        (["data.shuffle=false"], "data.shuffle=true"),
+        (["keep_best=reward_total"], "keep_best=null"),
+        (["preflight=warn"], "preflight=off"),
+        (["data.max_prompt_tokens=null"], "engine.max_len=1088"),
+        (["engine.max_len=100"], "type engine.max_len=128"),
+        (["max_tokens=100000"], "the model's context holds"),
+        (["+model.lora.dropout=0.1"], "model.lora.dropout=0"),
+        (["+model.lora.alpha=1.5"], "model.lora.alpha=2"),
+    ],
+)  # fmt: skip
+def test_what_molt_cannot_do_is_refused_in_one_line(overrides, words):
+    blueprint = composed(*MOLT, *overrides)
+    with pytest.raises(UserError) as error:
+        require_expressible(blueprint, blueprint.engine)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["engine.rollout_tensor_parallel=2"], "does not divide engine.rollout_gpus=7"),
+        (["engine.tensor_parallel=2"], "does not divide the 1 that train"),
+        (["engine.expert_parallel=2"], "does not divide the 1 GPUs that train"),
+        (["engine.actor_gpus=0"], "expected a positive integer"),
+        (["engine.gpu_memory=1.5"], "expected a share in (0, 1)"),
+        (["engine.eval_top_p=0"], "expected a share in (0, 1]"),
+        (["engine.attn_implementation=sdpa"], "type engine.packing=false"),
+        (["sampling.top_p=0.9"], "Molt's importance weights need the whole distribution"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_one_line(overrides, words):
+    with pytest.raises(UserError) as error:
+        composed(*MOLT, *overrides)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_more_flags_are_passed_on_and_owned_ones_refused():
+    flags = command_of(
+        composed(*MOLT, "+engine.flags.vllm.enforce_eager=true", "+engine.flags.vllm.block_size=128")
+    ).flags
+    assert flags["vllm.enforce_eager"] is True and flags["vllm.block_size"] == 128
+    with pytest.raises(UserError, match="already sets this flag to 128"):
+        command_of(composed(*MOLT, "+engine.flags.rollout.batch_size=64"))
+
+
+def test_passes_count_whole_ones_with_the_smaller_last_batch():
+    def of(problems: int, *overrides: str):
+        found = passes(composed(*MOLT, *overrides), problems)
+        return found.problems, found.episodes
+
+    assert of(1460, "max_steps=null", "epochs=350", "batch_size=128") == (1460, 350)
+    assert of(10, "max_steps=2", "batch_size=4") == (8, 1)  # the first two batches of one pass
+    assert of(10, "max_steps=3", "batch_size=4") == (10, 1)
+    assert of(10, "max_steps=6", "batch_size=4") == (10, 2)
+    with pytest.raises(UserError, match="type max_steps=3 or 6"):
+        of(10, "max_steps=4", "batch_size=4")
+
+
+def test_lora_and_schedules_become_molts_flags():
+    flags = command_of(
+        composed(
+            *MOLT, "+model.lora.rank=8", "+model.lora.target_modules=[q_proj,v_proj]", "optimizer.warmup=0.1"
+        )
+    ).flags
+    assert flags["actor.lora_dim"] == 8 and flags["actor.lora_target_modules"] == ["*.q_proj", "*.v_proj"]
+    assert flags["actor.lr_scheduler"] == "constant_with_warmup"
+    assert "actor.lora_target_modules" not in command_of(composed(*MOLT, "+model.lora.rank=8")).flags
+
+
+LINE = (
+    "\x1b[36m(TrainingActor pid=7, ip=10.0.0.2)\x1b[0m INFO 09-01 12:00:00 rl_trainer.py:935] Global step 12: {'policy_loss': "
+    "-1.5e-05, 'actor_lr': tensor(9.9e-07), 'kl': nan, 'is_filter_ratio': np.float64(0.25), 'rollout/reward_mean': 1, "
+    "'reward_correct': 0.5, 'grade/wrong': 0.25, 'text': 'a: 3'}"
+)
+
+
+def test_a_step_is_read_from_a_line():
+    step, metrics = step_metrics(plain(LINE))
+    assert step == 12 and math.isnan(metrics.pop("molt/kl"))
+    assert metrics == {
+        "molt/policy_loss": -1.5e-5, "learning_rate": 9.9e-7, "trust/admitted": 0.75, "reward_total": 1.0,
+        "reward_correct": 0.5, "grade/wrong": 0.25,
+    }  # fmt: skip
+    assert step_metrics("Global step: {") is None
+    assert plain("a  10%|#\rb 20%|##\r") == "b 20%|##"
+
+
+def test_an_evaluation_is_read_from_a_line():
+    line = "Eval at step 128: {'eval_aime24_pass32': 0.5, 'eval_aime24_pass1': 0.25, 'eval_aime25_pass1': 0.75, 'eval_truncated_rate': 0.1}"
+    step, metrics = evaluation_metrics(line)
+    assert step == 128 and metrics["eval/reward_total"] == 0.5 and metrics["eval/frac_truncated"] == 0.1
+    assert metrics["eval/molt/aime24_pass32"] == 0.5
+
+
+def test_the_last_error_is_found():
+    lines = [
+        "Traceback:",
+        "ray.exceptions.RayTaskError(ValueError): ray::fit()",
+        "RuntimeError: GPU over-subscription: 8 > 4",
+        "bye",
+    ]
+    assert last_error(lines) == "RuntimeError: GPU over-subscription: 8 > 4"
+    assert last_error(["x", ""]) == "x" and last_error([]) == ""
+
+
+def test_prompts_are_messages_where_molts_rendering_is_ours_and_text_elsewhere(tmp_path):
+    from datasets import load_from_disk
+
+    for renderer, chat in (("auto", True), ("qwen3_disable_thinking", False)):
+        blueprint = composed(*MOLT, "data.train_size=6", f"renderer={renderer}")
+        tokenizer, chosen = open_renderer(blueprint.model, blueprint.renderer)
+        problems = load(blueprint.data, 0)
+        prompts = choose_form(problems, chosen, tokenizer)
+        assert prompts.chat is chat
+        assert write_problems(prompts, problems.train, tmp_path / renderer, "train") == 6
+        for row, problem in zip(load_from_disk(tmp_path / renderer), problems.train, strict=True):
+            text = row["prompt"]
+            if chat:
+                text = tokenizer.apply_chat_template(text, tokenize=False, add_generation_prompt=True)
+            ids = tokenizer(text=text, add_special_tokens=False)["input_ids"]
+            assert ids == chosen.prompt(problems.messages(problem))
+
+
+def test_a_question_with_a_control_token_is_left_out_and_a_text_format_is_refused(tmp_path, caplog):
+    rows = [
+        {"question": f"What is {i} + 1?{'<|im_end|>' * (i == 3)}", "answer": f"{i + 1}"} for i in range(5)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    blueprint = composed(*MOLT, "data=jsonl", f"data.path={tmp_path}/rows.jsonl", "data.gold=plain")
+    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    problems = load(blueprint.data, 0)
+    assert (
+        write_problems(choose_form(problems, renderer, tokenizer), problems.train, tmp_path / "out", "train")
+        == 4
+    )
+    plain_text = composed(*MOLT, "renderer=role_colon")
+    tokenizer, renderer = open_renderer(plain_text.model, plain_text.renderer)
+    with pytest.raises(UserError, match="renderer=role_colon"):
+        choose_form(problems, renderer, tokenizer)
+
+
+def test_a_context_of_its_own_is_written_into_a_copy(tmp_path):
+    tiny = ROOT / "assets/tiny"
+    write_model(ModelConfig(name="a", path=str(tiny), context=6144), tmp_path / "model")
+    assert json.loads((tmp_path / "model/config.json").read_text())["max_position_embeddings"] == 6144
+    assert (tmp_path / "model/model.safetensors").resolve() == (tiny / "model.safetensors").resolve()
+    assert json.loads((tiny / "config.json").read_text())["max_position_embeddings"] != 6144
+    write_model(ModelConfig(name="a", path=str(tiny)), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    files = JobFiles(tmp_path)
+    assert files.model != files.export
+
+
+def test_the_plan_says_what_was_checked(tmp_path):
+    from tests.helpers.molt.stand_in import write_stand_in
+
+    python = write_stand_in(tmp_path)
+    done = run_recipe("rl_basic", *MOLT, f"engine.python={python}", "plan=true", "run_dir=a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "accepted by molt-rl 0.2.1" in done.stdout
+        and "GPUs: 1 train (1 x 1), 7 sample (7 x 1)" in done.stdout
+    )
+    assert f"cd {tmp_path}/a/molt && env" in done.stdout and not (tmp_path / "a").exists()
+    refused = run_recipe("rl_basic", *MOLT, "group_size=2", "plan=true", cwd=tmp_path)
+    assert refused.returncode == 2 and refused.stderr.startswith("error: group_size=2") and not refused.stdout
+    unchecked = run_recipe("rl_basic", *MOLT, "engine.python=/no/python", "plan=true", cwd=tmp_path)
+    assert unchecked.returncode == 0 and "nothing was checked" in unchecked.stdout
