@@ -47,8 +47,8 @@ lint: .venv/installed-dev  ## Linter, formatter, type checker.
 format: .venv/installed-dev  ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: .venv/installed-dev  ## Measure speed and memory beside peers on this machine (an hour), for docs/performance.md.
-	for name in grading sampling learner training scale; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+bench: .venv/installed-dev  ## Measure speed and memory beside peers on this machine (two hours), for docs/performance.md.
+	for name in grading sampling learner training scale progress busy; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 	$(BIN)/python -m benchmarks.table
 
 clean:  ## Remove the environment and caches; runs/ stays.

@@ -24,9 +24,10 @@ from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fres
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from recipes.cli.compose import CONF, register_resolvers, resolved
 from rl.blueprint import Blueprint, blueprint_from
+from rl.collecting import one_turn
 from rl.data.problems import load
 from rl.models.loading import open_renderer
-from rl.rollouts import Completion, Rollout
+from rl.rollouts import Completion
 from rl.run import open_run
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import open_directory
@@ -133,7 +134,7 @@ def trl(blueprint: Blueprint, settings: dict[str, Any]) -> tuple[list[float], li
         for ids, i in zip(completion_ids, number, strict=True):
             stopped = ids[-1] in renderer.stop_ids
             completion = Completion(ids, [0.0] * len(ids), "stop" if stopped else "length")
-            rollouts.append(Rollout(problems[i], i, prompts[i], completion, renderer.parse(completion)))
+            rollouts.append(one_turn(problems[i], i, prompts[i], completion, renderer))
         blueprint.rewards.score(rollouts)
         means.append(statistics.fmean(rollout.reward for rollout in rollouts))
         return [rollout.reward for rollout in rollouts]

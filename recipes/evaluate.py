@@ -9,26 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from environments.base import EnvironmentConfig
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
+from rl import progress
+from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
-from rl.evaluation.measures import Sampled, evaluate
+from rl.evaluation.measures import evaluate
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
 from rl.models.hub import require_model
 from rl.models.loading import context_of, open_renderer
 from rl.report.words import WORDS
-from rl.rollouts import Problem
+from rl.rollouts import Problem, Rollout
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
+from rl.task import Task, open_task
 from rl.terminal import open_console
 
 SAMPLED_COMPLETIONS = 8
@@ -42,6 +46,7 @@ class EvaluateConfig:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     run: str | None
     adapter: str | None
     split: Literal["test", "train"]
@@ -92,19 +97,22 @@ def main(composed: Composed) -> None:
     config: EvaluateConfig = build(EvaluateConfig, tree)
     out = folder_of(composed, config)
     budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
+    config.environment.check()
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     problems = problems_of(config, problem_seed)
     with closing(config.rewards) as rewards:
         rewards.start()
-        _, renderer = open_renderer(config.model, config.renderer)
-        prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
-        require_budget_fits(config.model, prompts, budgets[-1])
-        policies = load_base_and_trained(config.model, renderer, weights, config.device)
-        rewards.check()
+        with progress.task("starting"):
+            _, renderer = open_renderer(config.model, config.renderer)
+            task = open_task(config.data.messages, renderer, config.environment, config.model)
+            if config.environment.single_turn:
+                require_budget_fits(config.model, task.prompts(problems), budgets[-1])
+            policies = load_base_and_trained(config.model, renderer, weights, config.device)
+            rewards.check()
         params = SamplingParams(budgets[-1], config.temperature, renderer.stop_ids, config.seed)
         sampled = {
-            side: answers_of(policies, side, problems, prompts, config.n, params) for side in policies.models
+            side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models
         }
         results = evaluate(sampled, budgets, ks, renderer, rewards)
     setting = {
@@ -159,19 +167,19 @@ def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], bu
 def answers_of(
     policies: BaseAndTrained,
     side: str,
+    task: Task,
     problems: Sequence[Problem],
-    prompts: Sequence[list[int]],
     n: int,
     params: SamplingParams,
-) -> Sampled:
-    """One side's completions; prints how many there are and how long they took."""
+) -> list[Rollout]:
+    """One side's rollouts; prints how many there are and how long they took."""
     print(
         f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
     )
     start = time.perf_counter()
-    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"):
-        sampled = policies.sample(side, problems, prompts, n, params)
-    tokens = sum(len(each.tokens) for group in sampled.completions for each in group)
+    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"), progress.task(side):
+        sampled = roll_out(policies.sampler(side), task, problems, n, params)
+    tokens = sum(rollout.length for rollout in sampled)
     seconds = time.perf_counter() - start
     print(f"{side}: {tokens:,} tokens in {seconds:.1f} s", flush=True)
     return sampled

@@ -21,7 +21,7 @@ class JobRecord:
     def __post_init__(self) -> None:
         self.directory = self.run.directory.path
         self.done, self.total = self.run.done, self.run.total_steps
-        self.problems, self.renderer = self.run.problems, self.run.renderer
+        self.problems, self.task = self.run.problems, self.run.task
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.run.loggers.log(step, metrics)

@@ -9,7 +9,8 @@ import pytest
 
 from rl.data.problems import load
 from rl.engines.molt.command import MODULE, environment
-from rl.engines.molt.dataset import choose_form, write_problems
+from rl.engines.molt.conversation import problem_of
+from rl.engines.molt.dataset import require_token_ends, write_problems
 from rl.engines.molt.expressible import require_expressible
 from rl.engines.molt.flags import JobFiles, passes
 from rl.engines.molt.logs import evaluation_metrics, last_error, plain, step_metrics
@@ -17,6 +18,7 @@ from rl.engines.molt.model_folder import write_model
 from rl.errors import UserError
 from rl.models.config import ModelConfig
 from rl.models.loading import open_renderer
+from rl.task import Task
 from tests.helpers.blueprints import composed
 from tests.helpers.molt.presets import PRESETS, command_of
 from tests.helpers.recipes import ROOT, run_recipe
@@ -103,6 +105,10 @@ def test_ray_is_connected_to_unless_it_is_to_be_started(monkeypatch):
         (["optimizer.schedule=linear"], "type optimizer.schedule=cosine"),
         (["budget=tighten"], "budget=constant"),
         (["curriculum=difficulty"], "curriculum=none"),
+        (["refill=2", "loss=grpo"], "type refill=0"),
+        (["truncated=mask"], "type truncated=zero"),
+        (["eval_max_tokens=[32,64]"], "type eval_max_tokens=null"),
+        (["loss=grpo", "loss.correction=tis"], "type loss.correction=none"),
         (["data.shuffle=false"], "data.shuffle=true"),
         (["keep_best=reward_total"], "keep_best=null"),
         (["preflight=warn"], "preflight=off"),
@@ -208,40 +214,29 @@ def test_the_last_error_is_found():
     assert last_error(["x", ""]) == "x" and last_error([]) == ""
 
 
-def test_prompts_are_messages_where_molts_rendering_is_ours_and_text_elsewhere(tmp_path):
+def test_problems_are_written_as_messages_or_as_text_without_a_template(tmp_path):
     from datasets import load_from_disk
 
-    for renderer, chat in (("auto", True), ("qwen3_disable_thinking", False)):
-        blueprint = composed(*MOLT, "data.train_size=6", f"renderer={renderer}")
-        tokenizer, chosen = open_renderer(blueprint.model, blueprint.renderer)
-        problems = load(blueprint.data, 0)
-        prompts = choose_form(problems, chosen, tokenizer)
-        assert prompts.chat is chat
-        assert write_problems(prompts, problems.train, tmp_path / renderer, "train") == 6
-        for row, problem in zip(load_from_disk(tmp_path / renderer), problems.train, strict=True):
-            text = row["prompt"]
-            if chat:
-                text = tokenizer.apply_chat_template(text, tokenize=False, add_generation_prompt=True)
-            ids = tokenizer(text=text, add_special_tokens=False)["input_ids"]
-            assert ids == chosen.prompt(problems.messages(problem))
-
-
-def test_a_question_with_a_control_token_is_left_out_and_a_text_format_is_refused(tmp_path, caplog):
-    rows = [
-        {"question": f"What is {i} + 1?{'<|im_end|>' * (i == 3)}", "answer": f"{i + 1}"} for i in range(5)
-    ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    blueprint = composed(*MOLT, "data=jsonl", f"data.path={tmp_path}/rows.jsonl", "data.gold=plain")
+    blueprint = composed(*MOLT, "data.train_size=6")
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
     problems = load(blueprint.data, 0)
-    assert (
-        write_problems(choose_form(problems, renderer, tokenizer), problems.train, tmp_path / "out", "train")
-        == 4
-    )
-    plain_text = composed(*MOLT, "renderer=role_colon")
-    tokenizer, renderer = open_renderer(plain_text.model, plain_text.renderer)
+    task = Task(problems.messages, renderer, blueprint.environment)
+    assert write_problems(task, tokenizer, problems.train, tmp_path / "a", "train") is True
+    for row, problem in zip(load_from_disk(tmp_path / "a"), problems.train, strict=True):
+        rendered = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        assert tokenizer(text=rendered, add_special_tokens=False)["input_ids"] == task.prompt(problem)
+        assert problem_of(row["reward_model"]) == problem and row["datasource"] == "word_problems"
+    tokenizer.chat_template = None
+    assert write_problems(task, tokenizer, problems.test, tmp_path / "b", "test") is False
+    first = load_from_disk(tmp_path / "b")[0]
+    assert first["prompt"].startswith("<|im_start|>user\n") and first["reward_model"]["split"] == "test"
+
+
+def test_a_format_that_ends_answers_by_text_is_refused():
+    blueprint = composed(*MOLT, "renderer=role_colon")
+    _, renderer = open_renderer(blueprint.model, blueprint.renderer)
     with pytest.raises(UserError, match="renderer=role_colon"):
-        choose_form(problems, renderer, tokenizer)
+        require_token_ends(Task(blueprint.data.messages, renderer, blueprint.environment))
 
 
 def test_a_context_of_its_own_is_written_into_a_copy(tmp_path):

@@ -1,4 +1,4 @@
-"""The agent that Molt loads: scores completions with the run's own renderer, grader and rewards.
+"""The agent that Molt loads: conversations in the run's environment, scored with the run's own grader and rewards.
 
 Runs in Molt's processes. A run writes a short agent.py (`write_agent`) that puts this project on Python's path.
 """
@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
-import math
-import os
 import sys
-from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-import renderers
-from renderers.base import Renderer
-from rl.blueprint import Blueprint, blueprint_from
-from rl.engines.molt.logs import MEASURED, OURS
-from rl.metrics import rollout_metrics
+from rl.blueprint import blueprint_from
+from rl.engines.molt.conversation import Conversation, Scorer, problem_of
 from rl.places import PROJECT
-from rl.rollouts import Completion, Problem, Rollout
-from rl.storage.jsonl import write_row
+from rl.trajectories import MOST_THREADS
 
 FILE = '''\
 """Molt's agent of this run; written by tanka-rl at each start."""
@@ -39,6 +32,9 @@ from rl.engines.molt.agent import agent_runner  # noqa: E402
 AgentRunner = agent_runner({run_dir!r}, {eos_ids!r})
 '''
 
+# Molt makes an Env itself, without arguments; each conversation is an asyncio task, with a context of its own.
+CONVERSATION: contextvars.ContextVar[Conversation] = contextvars.ContextVar("conversation")
+
 
 def write_agent(path: Path, run_dir: Path, eos_ids: list[int]) -> None:
     """Writes Molt's agent file. eos_ids: the end-of-sequence ids of the checkpoint's generation config."""
@@ -49,9 +45,17 @@ def write_agent(path: Path, run_dir: Path, eos_ids: list[int]) -> None:
 
 def python_path() -> list[str]:
     """The folders that hold this project and the user's own modules."""
-    installed = tuple({sys.prefix, sys.base_prefix})
-    own = [str(Path(folder).absolute()) for folder in sys.path if not folder.startswith(installed)]
-    return list(dict.fromkeys([str(PROJECT), *(folder for folder in own if Path(folder).is_dir())]))
+    installed = ("site-packages", "dist-packages", "lib-dynload")
+    own = [str(Path(folder).absolute()) for folder in sys.path if Path(folder).name not in installed]
+    libraries = {Path(prefix) for prefix in (sys.prefix, sys.base_prefix)}
+    return list(
+        dict.fromkeys(
+            [
+                str(PROJECT),
+                *(f for f in own if Path(f).is_dir() and not libraries & set(Path(f).parents)),
+            ]
+        )
+    )
 
 
 def agent_runner(run_dir: str, eos_ids: list[int]) -> type:
@@ -61,14 +65,22 @@ def agent_runner(run_dir: str, eos_ids: list[int]) -> type:
     run = ScoredRun(Path(run_dir), eos_ids)
 
     class RunEnv(Env):
-        """One conversation."""
+        """One conversation, as Molt asks for it."""
 
         def __init__(self) -> None:
             self.conversation = CONVERSATION.get()
 
+        async def reset(self, state: dict[str, Any], **_: Any) -> dict[str, Any]:
+            return {**state, "observation": await run.acting(self.conversation.begin)}
+
         async def step(self, state: dict[str, Any], **_: Any) -> Any:
-            answer = await run.in_thread(self.conversation.step, state)
-            return Result(**answer)
+            answer = await run.acting(self.conversation.answer)
+            if answer is not None:
+                return Result(reward=0.0, observation=answer, terminated=False)
+            return Result(terminated=True, **await run.scoring(self.conversation.outcome))
+
+        async def close(self) -> None:
+            await run.acting(self.conversation.one.environment.close)
 
     class AgentRunner(StepEnvRunner):
         def __init__(self) -> None:
@@ -78,94 +90,66 @@ def agent_runner(run_dir: str, eos_ids: list[int]) -> type:
             self, prompt: Any, label: Any, sampling_params: Any, max_length: int, hf_tokenizer: Any,
             llm_engine: Any, **more: Any,
         ) -> Any:  # fmt: skip
-            scorer = await run.in_thread(run.scorer, hf_tokenizer)
-            conversation = Conversation(scorer, problem_of(label), label["split"])
-            # Molt makes the Env itself, without arguments; each conversation is a task with a context of its own.
+            scorer = await run.scoring(run.scorer, hf_tokenizer)
+            conversation = Conversation(scorer, problem_of(label), label["split"], max_length)
             CONVERSATION.set(conversation)
-            watched = WatchedEngine(llm_engine, conversation)
+            tokenizer = ExactTokenizer(hf_tokenizer, conversation)
+            engine = WatchedEngine(llm_engine, conversation)
             return await super().execute(
-                prompt, label, sampling_params, max_length, hf_tokenizer, watched, **more
+                prompt, label, sampling_params, max_length, tokenizer, engine, **more
             )
 
     return AgentRunner
 
 
 class ScoredRun:
-    """A run directory as the agent sees it. The scorer is made at the first completion, when a tokenizer is there."""
+    """A run directory as the agent sees it. The scorer is made at the first conversation, when a tokenizer is there."""
 
     def __init__(self, run_dir: Path, eos_ids: list[int]) -> None:
         self.run_dir, self.eos_ids = run_dir, eos_ids
+        self.environments = ThreadPoolExecutor(MOST_THREADS, "environment")
         # One thread: grading runs in worker processes, and a set of rewards is not made for several threads.
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="tanka-score")
+        self.scores = ThreadPoolExecutor(1, "score")
         self._scorer: Scorer | None = None
 
-    async def in_thread(self, function: Any, *arguments: Any) -> Any:
-        """The function's result, without blocking Molt's event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
+    async def acting(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of an environment's work, without blocking Molt's event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.environments, function, *arguments)
+
+    async def scoring(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The same for grading."""
+        return await asyncio.get_running_loop().run_in_executor(self.scores, function, *arguments)
 
     def scorer(self, tokenizer: Any) -> Scorer:
         if self._scorer is None:
             tree = yaml.safe_load((self.run_dir / "config.yaml").read_text(encoding="utf-8"))
-            self._scorer = Scorer(
-                blueprint_from(tree), tokenizer, self.eos_ids, self.run_dir / "molt" / "samples"
-            )
+            samples = self.run_dir / "molt" / "samples"
+            self._scorer = Scorer(blueprint_from(tree), tokenizer, self.eos_ids, samples)
         return self._scorer
 
 
-class Scorer:
-    """Scores one completion after another with the run's rewards; writes some of them to samples/PID.jsonl."""
+class ExactTokenizer:
+    """Molt's tokenizer, which gives a text of the conversation exactly the ids that the run's renderer wrote."""
 
-    def __init__(self, blueprint: Blueprint, tokenizer: Any, eos_ids: list[int], samples: Path) -> None:
-        self.blueprint, self.rewards = blueprint, blueprint.rewards
-        model = blueprint.model
-        self.renderer: Renderer = renderers.load(
-            blueprint.renderer, tokenizer,
-            model_renderer=model.renderer, stop_tokens=model.stop_tokens, eos_ids=eos_ids,
-        )  # fmt: skip
-        self.rewards.start()
-        self.rewards.check()
-        rollouts = blueprint.batch_size * blueprint.group_size
-        self.every = (
-            rollouts // min(rollouts, blueprint.samples_per_step) if blueprint.samples_per_step else 0
-        )
-        self.scored: Counter[str] = Counter()
-        samples.mkdir(parents=True, exist_ok=True)
-        self.file = (samples / f"{os.uname().nodename}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
+    def __init__(self, tokenizer: Any, conversation: Conversation) -> None:
+        self.tokenizer, self.conversation = tokenizer, conversation
 
-    def score(self, rollout: Rollout, split: str) -> dict[str, float]:
-        """Sets the rollout's reward and returns the numbers that Molt logs."""
-        from rl.train import samples
+    def __call__(self, text: str, **options: Any) -> Any:
+        shown = self.conversation.shown.get(text)
+        if shown is None:
+            return self.tokenizer(text=text, **options)
+        import torch
 
-        self.rewards.score([rollout], watch=False)
-        if self.every and self.scored[split] % self.every == 0:
-            write_row(self.file, samples([rollout], 1, split)[0])
-            self.file.flush()
-        self.scored[split] += 1
-        return measured(rollout)
+        return {"input_ids": torch.tensor([shown], dtype=torch.long)}
 
-
-class Conversation:
-    """One conversation of a problem: what was sampled, and its score."""
-
-    def __init__(self, scorer: Scorer, problem: Problem, split: str) -> None:
-        self.scorer, self.problem, self.split = scorer, problem, split
-        self.prompt: list[int] = []
-        self.sampled: Completion | None = None
-
-    def step(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Scores the turn that was just sampled; the fields of Molt's `Result`."""
-        assert self.sampled is not None, "Molt samples before it calls step"
-        renderer = self.scorer.renderer
-        rollout = Rollout(self.problem, 0, self.prompt, self.sampled, renderer.parse(self.sampled))
-        info = self.scorer.score(rollout, self.split)
-        cut = self.sampled.stop_reason == "length"
-        return {"reward": rollout.reward, "terminated": True, "truncated": cut, "info": info}
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
 
 
 class WatchedEngine:
-    """Molt's sampling client, which also tells the conversation the tokens: an Env is given text only.
+    """Molt's sampling client, which tells the conversation the sampled tokens: an Env is given text only.
 
-    Adds the renderer's stop ids, so that an answer ends at the same tokens as on any other engine.
+    Sets the renderer's stop ids and what is left of the budget, so that a turn ends where it does on any other engine.
     """
 
     def __init__(self, engine: Any, conversation: Conversation) -> None:
@@ -173,29 +157,8 @@ class WatchedEngine:
 
     async def generate(self, tokens: Any, sampling_params: Any, **more: Any) -> Any:
         sampling_params.stop_token_ids = sorted(self.conversation.scorer.renderer.stop_ids)
+        sampling_params.max_tokens = self.conversation.limit(sampling_params.max_tokens)
         output, lag = await self.engine.generate(tokens, sampling_params, **more)
         sampled = output.outputs[0]
-        ids = list(sampled.token_ids)
-        self.conversation.prompt = self.conversation.prompt or list(tokens)
-        self.conversation.sampled = Completion(
-            ids, [0.0] * len(ids), "length" if sampled.finish_reason == "length" else "stop"
-        )
+        self.conversation.take(list(sampled.token_ids), sampled.finish_reason == "length")
         return output, lag
-
-
-CONVERSATION: contextvars.ContextVar[Conversation] = contextvars.ContextVar("conversation")
-
-
-def problem_of(label: Any) -> Problem:
-    """The problem in a row's label, as `write_problems` wrote it."""
-    return Problem(**json.loads(label["problem"]))
-
-
-def measured(rollout: Rollout) -> dict[str, float]:
-    """The metrics of one scored rollout whose mean over a batch is the batch's metric."""
-    metrics = rollout_metrics([rollout])
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if (name.startswith(OURS) or name in MEASURED) and name != "reward_total" and math.isfinite(value)
-    }

@@ -31,6 +31,11 @@ class MoltLoss:
 
 def molt_loss(loss: PolicyLoss, options: MoltOptions) -> MoltLoss:
     """The loss as Molt's flags. Raises UserError for one that Molt cannot express."""
+    if loss.correction != "none":
+        raise UserError(
+            f"loss.correction={loss.correction}: engine=molt has no such correction; type loss.correction=none, or"
+            " loss=flashreinforce, which weighs each token itself"
+        )
     if type(loss) is FlashReinforce:
         return MoltLoss(_flash_reinforce(loss, options), corrected=True)
     if type(loss) in CLIPPED:
@@ -112,6 +117,18 @@ def _require_settings(blueprint: Blueprint) -> None:
             blueprint.curriculum != "none"
         ),
         "data.shuffle=false: Molt always shuffles the problems; type data.shuffle=true": not blueprint.data.shuffle,
+        f"refill={blueprint.refill}: Molt trains on every batch as it is; type refill=0": blueprint.refill
+        > 0,
+        f"truncated={blueprint.rewards.truncated.name}: Molt trains on cut completions too; type truncated=zero or"
+        " truncated=scale": blueprint.rewards.truncated.masks,
+        f"eval_max_tokens={blueprint.eval_max_tokens}: Molt evaluates with max_tokens only; type eval_max_tokens=null": (
+            blueprint.eval_max_tokens is not None
+        ),
+        f"optimizer.name={schedule.name}: Molt has no 8-bit moments; type optimizer.name=adamw": schedule.name
+        != "adamw",
+        f"model.quantization={blueprint.model.quantization}: Molt trains 16-bit weights; type model.quantization=null": (
+            blueprint.model.quantization is not None
+        ),
         f"keep_best={blueprint.keep_best}: Molt keeps its newest checkpoints only here; type keep_best=null": (
             blueprint.keep_best is not None
         ),
@@ -139,9 +156,10 @@ def _require_settings(blueprint: Blueprint) -> None:
 
 
 def context_length(blueprint: Blueprint, options: MoltOptions) -> int:
-    """Tokens of a prompt and everything after it. Raises UserError where neither option says it."""
-    if options.max_len is not None:
-        return options.max_len
+    """Tokens of a prompt and everything after it. Raises UserError where no option says it."""
+    chosen = options.max_len or blueprint.environment.max_context
+    if chosen is not None:
+        return chosen
     if blueprint.data.max_prompt_tokens is None:
         raise UserError(
             "data.max_prompt_tokens=null: Molt needs the longest context before it starts; type e.g."

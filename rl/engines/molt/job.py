@@ -23,7 +23,7 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Job, Record, Sampler, SamplingParams
 from rl.engines.molt.agent import write_agent
 from rl.engines.molt.command import Command, environment, interpreter
-from rl.engines.molt.dataset import choose_form, write_problems
+from rl.engines.molt.dataset import require_token_ends, write_problems
 from rl.engines.molt.flags import JobFiles, job_flags, passes
 from rl.engines.molt.logs import evaluation_metrics, last_error, plain, step_metrics
 from rl.engines.molt.model_folder import write_model
@@ -83,16 +83,15 @@ class MoltJob(Sampler, Job):
         reading = passes(blueprint, len(record.problems.train))
         files.folder.mkdir(parents=True, exist_ok=True)
         with disk_errors("run_dir", str(files.folder)):
-            prompts = choose_form(record.problems, record.renderer, self.tokenizer)
+            require_token_ends(record.task)
             train = record.problems.train[: reading.problems]
-            written = write_problems(prompts, train, files.train, "train")
+            chat = write_problems(record.task, self.tokenizer, train, files.train, "train")
             test = record.problems.test[: blueprint.eval_problems] if blueprint.eval_every else []
             if test:
-                write_problems(prompts, test, files.test, "test")
+                write_problems(record.task, self.tokenizer, test, files.test, "test")
             write_agent(files.agent, record.directory, end_ids(blueprint.model))
             write_model(blueprint.model, files.model)
-        reading = passes(blueprint, written) if blueprint.max_steps is None else reading
-        flags = job_flags(blueprint, self.options, files, reading, bool(test), prompts.chat)
+        flags = job_flags(blueprint, self.options, files, reading, bool(test), chat)
         require_known_context(blueprint, flags["data.max_len"])
         return Command(interpreter(self.options), flags, environment(self.options), files.folder)
 

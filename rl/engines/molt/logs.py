@@ -23,7 +23,7 @@ RENAMED = {
 }
 # Metrics that our agent measures on each completion; Molt averages them over the batch under the same name.
 OURS = ("reward_", "grade/", "env/")
-MEASURED = ("frac_all_good", "tokens/thinking", "thinking_ja_share", "boxed_in_thinking")
+MEASURED = ("frac_all_good", "tokens/thinking", "tokens/context", "thinking_ja_share", "boxed_in_thinking")
 
 ERROR = re.compile(r"(?:^|\s|\.)(\w*(?:Error|Exception|Interrupt): .+)$")
 
