@@ -7,13 +7,10 @@ import math
 import os
 import random
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
-from rl.engines.molt.agent import write_agent
 from rl.engines.molt.checks import Answer, ask, explained
 from rl.engines.molt.command import Command, environment
 from rl.engines.molt.expressible import molt_loss
@@ -21,56 +18,39 @@ from rl.losses.base import PolicyLoss
 from rl.losses.dapo import DAPO
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
-from tests.helpers.blueprints import composed, composed_tree
+from tests.helpers.blueprints import composed
+from tests.helpers.molt.package import HELPERS, in_molt, molt_python
 from tests.helpers.molt.presets import PRESETS, command_of
 from tests.helpers.recipes import ROOT
 
-HELPERS = ROOT / "tests/helpers/molt"
 
-
-@pytest.fixture(scope="module")
-def python() -> str:
-    if found := os.environ.get("TANKA_TEST_MOLT"):
-        return found
-    pytest.skip("needs molt-rl: make test-molt")
-
-
-def in_molt(python: str, script: str, request: object = None, *arguments: str):
-    """The last line, as JSON, of a helper that Molt's Python runs."""
-    done = subprocess.run(
-        [python, HELPERS / script, *arguments],
-        input=json.dumps(request),
-        text=True,
-        capture_output=True,
-        timeout=280,
+def asked(*overrides: str) -> Answer:
+    return ask(
+        command_of(composed("engine=molt", f"engine.python={molt_python()}", *overrides)), address=None
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout if script == "record.py" else done.stdout.splitlines()[-1])
-
-
-def asked(python: str, *overrides: str) -> Answer:
-    return ask(command_of(composed("engine=molt", f"engine.python={python}", *overrides)), address=None)
 
 
 @pytest.mark.parametrize("overrides", PRESETS, ids=" ".join)
-def test_molts_own_parser_accepts_every_preset(overrides, python):
-    answer = asked(python, *overrides)
+def test_molts_own_parser_accepts_every_preset(overrides):
+    answer = asked(*overrides)
     assert answer.accepted, answer.words
     assert answer.packages["molt"] == "0.2.1"
 
 
-def test_molts_own_words_are_reported(python):
+def test_molts_own_words_are_reported():
     small = ("loss=flashreinforce", "data.max_prompt_tokens=64")
-    unknown = asked(python, *small, "+engine.flags.vllm.speed=9")
+    unknown = asked(*small, "+engine.flags.vllm.speed=9")
     assert not unknown.accepted and "unrecognized arguments: --vllm.speed 9" in explained(unknown)
-    invalid = asked(python, *small, "+engine.flags.train.routing_replay=true", "engine.in_flight=1000")
+    invalid = asked(*small, "+engine.flags.train.routing_replay=true", "engine.in_flight=1000")
     assert "incompatible with --train.partial_rollout_enable" in explained(invalid)
 
 
-def test_the_recorded_flags_are_those_of_the_package(python):
-    now = in_molt(python, "record.py")
+def test_the_recorded_flags_are_those_of_the_package():
+    now = in_molt("record.py")
     before = json.loads((ROOT / "tests/data/molt_flags.json").read_text())
-    assert now == before, f"tests/data/molt_flags.json is stale: {python} tests/helpers/molt/record.py write"
+    assert now == before, (
+        f"tests/data/molt_flags.json is stale: {molt_python()} tests/helpers/molt/record.py write"
+    )
 
 
 def padded_case(seed: int, turns: bool) -> dict:
@@ -114,7 +94,7 @@ def shipped_cases() -> list[tuple[float, dict]]:
     return [(math.inf if case["delta"] is None else case["delta"], case) for case in cases]
 
 
-def test_flashreinforce_is_molts_own_loss(python):
+def test_flashreinforce_is_molts_own_loss():
     """Gradient, baseline and admission agree within 1e-6: the eight shipped cases, unequal lengths, turns, micro-batches."""
     cases = shipped_cases() + [
         (delta, padded_case(seed, seed % 2 == 1)) for seed in range(8) for delta in (3e-3, 1e-1)
@@ -126,7 +106,7 @@ def test_flashreinforce_is_molts_own_loss(python):
         for loss, (_, case) in zip(losses, cases, strict=True)
     ]
     rejected = 0
-    for loss, (_, case), found in zip(losses, cases, in_molt(python, "loss_case.py", requests), strict=True):
+    for loss, (_, case), found in zip(losses, cases, in_molt("loss_case.py", requests), strict=True):
         gradient, filtered = ours(loss, case)
         assert torch.allclose(gradient, torch.tensor(found["grad"], dtype=torch.float64), atol=1e-6, rtol=0)
         assert filtered == found["filtered"]
@@ -137,7 +117,7 @@ def test_flashreinforce_is_molts_own_loss(python):
     assert rejected > 5
 
 
-def test_group_losses_are_molts_on_policy(python):
+def test_group_losses_are_molts_on_policy():
     """On policy, Molt's ratio is 1. It divides by the deviation + 1e-9, we by the deviation + 1e-4."""
     options = composed("engine=molt", "loss=grpo").engine
     cases = [padded_case(seed, seed % 2 == 1) for seed in range(4)]
@@ -146,7 +126,7 @@ def test_group_losses_are_molts_on_policy(python):
     losses = [kind(scale_rewards=scaled) for kind in (GRPO, DAPO) for scaled in (True, False)]
     pairs = [(loss, case) for loss in losses for case in cases]
     requests = [{"flags": molt_loss(loss, options).flags, "case": case} for loss, case in pairs]
-    for (loss, case), found in zip(pairs, in_molt(python, "loss_case.py", requests), strict=True):
+    for (loss, case), found in zip(pairs, in_molt("loss_case.py", requests), strict=True):
         gradient, _ = ours(loss, case)
         relative = 2e-3 if loss.scale_rewards else 0
         assert torch.allclose(
@@ -158,71 +138,13 @@ def jsonable(flags: dict) -> dict:
     return {name: str(value) if value == math.inf else value for name, value in flags.items()}
 
 
-def conversations(folder: Path, python: str, cases: list[dict], *overrides: str) -> list[dict]:
-    """What Molt's runner makes of scripted turns, with the agent file of a run in `folder`."""
-    (folder / "molt").mkdir(exist_ok=True)
-    tree = composed_tree("engine=molt", "loss=flashreinforce", "data.max_prompt_tokens=64", *overrides)
-    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
-    write_agent(folder / "molt/agent.py", folder, [])
-    request = {"agent": str(folder / "molt/agent.py"), "model": str(ROOT / "assets/tiny"), "cases": cases}
-    return in_molt(python, "agent_case.py", request)
-
-
-PROMPT = "<|im_start|>user\nWhat is 3 + 4? Write your answer in the format \\boxed{answer}.<|im_end|>\n<|im_start|>assistant\n"
-PROBLEM = {
-    "id": "a",
-    "question": "What is 3 + 4?",
-    "answer": "7",
-    "language": "en",
-    "source": "s",
-    "steps": 1,
-    "extra": {},
-}
-
-
-def case(*turns: tuple[str, str], max_tokens: int = 64, split: str = "train", prompt: str = PROMPT) -> dict:
-    label = {"ground_truth": "7", "problem": json.dumps(PROBLEM), "split": split}
-    return {"prompt": prompt, "label": label, "turns": turns, "max_tokens": max_tokens, "max_length": 128}
-
-
-def test_the_agent_scores_as_the_run_does(tmp_path, python):
-    right, wrong, cut, test = conversations(tmp_path, python, [
-        case(("so \\boxed{7}<|im_end|>", "stop")),
-        case(("so \\boxed{8}<|im_end|>", "stop")),
-        case(("so it is and is and", "length"), max_tokens=4),
-        case(("so \\boxed{7}<|im_end|>", "stop"), split="test"),
-    ])  # fmt: skip
-    assert (right["reward"], wrong["reward"], cut["reward"]) == (1.0, 0.1, 0.0)
-    assert (right["truncated"], cut["truncated"]) == (False, True)
-    assert (
-        right["info"]["reward_correct"] == 1
-        and wrong["info"]["grade/wrong"] == 1
-        and cut["info"]["grade/truncated"] == 1
-    )
-    first, last = right["ranges"][0]
-    assert last == len(right["tokens"]) and right["tokens"][:first] == right["asked"][0]["prompt"]
-    assert right["logprobs"] == [0.0] * first + [-0.5] * (last - first)
-    assert cut["ranges"][0][1] - cut["ranges"][0][0] == 4
-    assert right["asked"][0]["stops"] == [
-        0,
-        1,
-    ]  # the renderer's stop ids: an answer ends where it does elsewhere
-    rows = [
-        json.loads(line)
-        for file in (tmp_path / "molt/samples").iterdir()
-        for line in file.read_text().splitlines()
-    ]
-    assert {row["split"] for row in rows} == {"train", "test"} and test["reward"] == 1.0
-    assert next(row for row in rows if row["split"] == "test")["extracted"] == "7"
-
-
-def test_ray_forwards_the_lines_that_metrics_are_read_from(python):
+def test_ray_forwards_the_lines_that_metrics_are_read_from():
     """A real Ray on this CPU: an actor logs as Molt's trainer does, and the driver's output has each line once."""
     from rl.engines.molt.logs import plain, step_metrics
 
     variables = environment(composed("engine=molt", "engine.ray=start").engine)
     done = subprocess.run(
-        [python, HELPERS / "ray_lines.py"],
+        [molt_python(), HELPERS / "ray_lines.py"],
         text=True,
         capture_output=True,
         timeout=280,
@@ -234,7 +156,7 @@ def test_ray_forwards_the_lines_that_metrics_are_read_from(python):
     assert found[0][1]["reward_total"] == 0.5 and math.isnan(found[0][1]["molt/kl"])
 
 
-def test_a_python_without_molt_is_named(python):
+def test_a_python_without_molt_is_named():
     import sys
 
     command = command_of(composed("engine=molt", "loss=flashreinforce", "data.max_prompt_tokens=64"))

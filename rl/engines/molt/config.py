@@ -67,8 +67,11 @@ class MoltEngineConfig(MoltOptions, EngineConfig):
     def command(self, blueprint: Blueprint, run_dir: Path) -> Command:
         """The command of a run in `run_dir`, as far as it is known before the data is read."""
         files = JobFiles(run_dir)
-        reading = passes(blueprint, peek(blueprint.data).rows)
-        has_tests = blueprint.data.test_split is not None or blueprint.data.test_path is not None
-        evaluates = has_tests and count_test_rows(blueprint.data) != 0
+        data = blueprint.data
+        # A generator may need files that only the machine with the GPUs has.
+        rows = data.planned_problems(data.train_size or 0) if data.generator else peek(data).rows
+        reading = passes(blueprint, rows)
+        has_tests = data.test_split is not None or data.test_path is not None
+        evaluates = has_tests and count_test_rows(data) != 0
         flags = job_flags(blueprint, self, files, reading, evaluates, chat=True)
         return Command(interpreter(self), flags, environment(self), files.folder)

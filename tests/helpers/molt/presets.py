@@ -13,6 +13,13 @@ PRESETS = [
     ("experiment=molt_flashreinforce_r1", "loss.delta=inf"),
     ("experiment=molt_flashreinforce_qwen_math",),
     ("experiment=molt_flashreinforce_qwen_math", "loss.delta=1e-3"),
+    ("experiment=molt_flashreinforce_python_7b",),
+    ("experiment=molt_flashreinforce_python_7b", "engine.loss_agg_mode=token-mean"),
+    ("experiment=molt_grpo_python_7b",),
+    ("experiment=molt_flashreinforce_python_moe",),
+    ("experiment=molt_flashreinforce_python_moe", "loss.delta=inf"),
+    ("experiment=molt_flashreinforce_alfworld",),
+    ("experiment=molt_grpo_alfworld",),
 ]  # fmt: skip
 
 
