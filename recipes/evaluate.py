@@ -15,6 +15,7 @@ from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.reward_set import RewardSet
+from rl import progress
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
@@ -102,12 +103,13 @@ def main(composed: Composed) -> None:
     problems = problems_of(config, problem_seed)
     with closing(config.rewards) as rewards:
         rewards.start()
-        _, renderer = open_renderer(config.model, config.renderer)
-        task = open_task(config.data.messages, renderer, config.environment, config.model)
-        if config.environment.single_turn:
-            require_budget_fits(config.model, task.prompts(problems), budgets[-1])
-        policies = load_base_and_trained(config.model, renderer, weights, config.device)
-        rewards.check()
+        with progress.task("starting"):
+            _, renderer = open_renderer(config.model, config.renderer)
+            task = open_task(config.data.messages, renderer, config.environment, config.model)
+            if config.environment.single_turn:
+                require_budget_fits(config.model, task.prompts(problems), budgets[-1])
+            policies = load_base_and_trained(config.model, renderer, weights, config.device)
+            rewards.check()
         params = SamplingParams(budgets[-1], config.temperature, renderer.stop_ids, config.seed)
         sampled = {
             side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models
@@ -175,7 +177,7 @@ def answers_of(
         f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
     )
     start = time.perf_counter()
-    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"):
+    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"), progress.task(side):
         sampled = roll_out(policies.sampler(side), task, problems, n, params)
     tokens = sum(rollout.length for rollout in sampled)
     seconds = time.perf_counter() - start

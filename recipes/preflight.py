@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
+from rl import progress
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner
@@ -89,12 +90,14 @@ def measure_run(
     from rl.task import open_task
 
     blueprint.rewards.start()
-    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
-    problems.keep_short_prompts(task.prompt)
-    prompted = prompts_of(blueprint, problems, task, choices.problems)
-    budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
-    with closing(blueprint.engine.open(blueprint, tokenizer)) as engine:
+    with progress.task("starting"):
+        tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        problems.keep_short_prompts(task.prompt)
+        prompted = prompts_of(blueprint, problems, task, choices.problems)
+        budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
+        opened = blueprint.engine.open(blueprint, tokenizer)
+    with closing(opened) as engine:
         blueprint.rewards.check()
         print(
             f"{len(prompted.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",
@@ -116,6 +119,7 @@ def measure_run(
             tokens_per_second=sum(r.length for r in sampled) / seconds,
             update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
             test_problems=len(problems.test),
+            signal=found.readings[found.budget]["signal"].value,
         )
         return found, cost, memory
 

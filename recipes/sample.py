@@ -25,6 +25,7 @@ from renderers.base import RendererConfig
 from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
+from rl import progress
 from rl.boxes import holds_box
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
@@ -92,8 +93,9 @@ def main(composed: Composed) -> None:
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
-    _, renderer = open_renderer(config.model, config.renderer)
-    policies = load_base_and_trained(config.model, renderer, weights, config.device)
+    with progress.task("starting"):
+        _, renderer = open_renderer(config.model, config.renderer)
+        policies = load_base_and_trained(config.model, renderer, weights, config.device)
     console = open_console()
     with closing(config.rewards):
         for problems in batches or typed(console, config.data):
@@ -187,7 +189,8 @@ def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Pr
     answers = {}
     for side in policies.models:
         start = time.perf_counter()
-        rollouts = roll_out(policies.sampler(side), task, problems, 1, params)
+        with progress.task(side):
+            rollouts = roll_out(policies.sampler(side), task, problems, 1, params)
         answers[side] = Answers(rollouts, time.perf_counter() - start)
     if all(problem.answer for problem in problems):
         for each in answers.values():
@@ -209,7 +212,7 @@ def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
 def show_rollout(rollout: Rollout) -> Group:
     """Earlier turns, thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
-    ended = "CUT" if parsed.ended == "length" else parsed.ended
+    ended: str = "CUT" if parsed.ended == "length" else parsed.ended
     if rollout.ended not in ("answered", "budget"):
         ended = f"ended by {rollout.ended}"
     turns = f", {len(rollout.turns)} turns" if len(rollout.turns) > 1 else ""

@@ -158,8 +158,8 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
             {"token ceiling": f"{ceiling.tokens:,} completion tokens", **ceiling.lines()}
             if known
             else {
-                "token ceiling": f"{rollouts * ceiling.training.max_tokens:,} completion tokens a step,"
-                f" {ceiling.evaluations.rollouts * blueprint.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
+                "token ceiling": f"{rollouts * ceiling.training.max_tokens * (1 + blueprint.refill):,} completion tokens a step,"
+                f" {ceiling.evaluations.rollouts * ceiling.evaluations.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
                 f" {ceiling.preflight.tokens:,} in the preflight"
             }
         ),

@@ -12,6 +12,7 @@ from renderers.base import Renderer
 from rewards.grading.votes import RIGHT
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
+from rl import progress
 from rl.evaluation.statistics import (
     Estimate,
     estimate,
@@ -63,7 +64,7 @@ class Result:
 
 def evaluate(
     sampled: Mapping[str, Sequence[Rollout]],
-    budgets: Iterable[int],
+    budgets: Sequence[int],
     ks: Sequence[int],
     renderer: Renderer,
     rewards: RewardSet,
@@ -73,7 +74,7 @@ def evaluate(
     sampled: each policy's rollouts [P x n] at the widest budget.
     """
     results = []
-    for budget in budgets:
+    for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
         graded = {policy: within(rollouts, budget, renderer) for policy, rollouts in sampled.items()}
         for rollouts in graded.values():
             rewards.score(rollouts, watch=False)

@@ -20,7 +20,7 @@ from rl.errors import NotFinite, UserError
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import default_folder
-from tests.helpers.forked import CONTEXT, Forked, set_up, start, status, timeless
+from tests.helpers.forked import Forked, set_up, start, start_process, status, timeless
 from tests.helpers.rollouts import one_turn_row
 
 SETTINGS = (
@@ -209,8 +209,7 @@ def ask_twice(first: int, second: int) -> None:
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_the_second_signal_exits_at_once(numbers):
-    process = CONTEXT.Process(target=ask_twice, args=numbers)
-    process.start()
+    process = start_process(ask_twice, *numbers)
     process.join(30)
     assert process.exitcode == 128 + numbers[1]
 
@@ -238,8 +237,7 @@ def write_then_die(checkpoints: Path) -> None:
 
 def test_killed_between_two_files_of_a_checkpoint(tmp_path):
     checkpoint.save(tmp_path, 1, lambda folder: (folder / "a").write_text("old"))
-    process = CONTEXT.Process(target=write_then_die, args=(tmp_path,))
-    process.start()
+    process = start_process(write_then_die, tmp_path)
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     latest = checkpoint.latest(tmp_path)
@@ -394,7 +392,6 @@ def hang_up(ignored: bool) -> None:
 
 @pytest.mark.parametrize(("ignored", "code"), [(False, 129), (True, 0)])
 def test_a_closed_terminal_interrupts_but_not_under_nohup(ignored, code):
-    process = CONTEXT.Process(target=hang_up, args=(ignored,))
-    process.start()
+    process = start_process(hang_up, ignored)
     process.join(30)
     assert process.exitcode == code

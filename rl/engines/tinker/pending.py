@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl import progress
 from rl.engines.base import Arrived, SamplingParams
 from rl.engines.prices import Tokens
-from rl.engines.tinker.calls import advice, finished, reason, retrying
+from rl.engines.tinker.calls import advice, finished, is_done, reason, retrying
 from rl.engines.tinker.ledger import Ledger, ceiling
 from rl.errors import UserError
 from rl.rollouts import Completion
@@ -75,9 +76,14 @@ class PendingGroups:
 
     def result(self) -> list[list[Completion]]:
         """Waits for the groups and returns them in prompt order; an empty group where every attempt failed."""
-        self.wait()
+        with progress.task("waiting for completions", self.n * len(self.prompts), "rollouts", self._arrived):
+            self.wait()
         self.taken = True
         return [self.groups.get(p, []) for p in range(len(self.prompts))]
+
+    def _arrived(self) -> int:
+        """How many completions have come."""
+        return self.n * (len(self.groups) + sum(map(is_done, list(self.calls.values()))))
 
     def wait(self) -> None:
         """Waits until no group is pending. Service failures are retried; a failed group is never scored."""
@@ -101,6 +107,7 @@ class PendingGroups:
                 found = completions_of(finished(call))
                 tokens = sum(len(completion.tokens) for completion in found)
                 self.ledger.spend(Tokens(len(found) * len(self.prompts[p]), tokens))
+                progress.advance(0, tokens)
                 require_whole(found, self.n)
             except UserError:
                 raise

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rl import progress
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.rollouts import Completion, cut_at
@@ -76,7 +77,8 @@ def complete(
     # No seed: vLLM would use the same seed for all completions of a prompt.
     generation.generation_kwargs = {"stop_token_ids": sorted(params.stop_ids), "ignore_eos": True}
     repeated = [list(prompt) for prompt in prompts for _ in range(n)]
-    _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
+    with progress.task("sampling with vLLM"):
+        _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
     if logprobs is None:
         raise UserError(
             "engine.vllm: vLLM returned no log-probabilities; expected one per token; type engine.vllm=off"
