@@ -119,6 +119,7 @@ def measure_run(
             tokens_per_second=sum(r.length for r in sampled) / seconds,
             update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
             test_problems=len(problems.test),
+            signal=found.readings[found.budget]["signal"].value,
         )
         return found, cost, memory
 

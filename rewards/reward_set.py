@@ -11,6 +11,7 @@ from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
 from rewards.length.base import LengthRule
+from rewards.truncated import Truncated
 from rl import progress
 from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Problem, Rollout
@@ -43,7 +44,8 @@ class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
     answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; each
-    is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
+    is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`. truncated: what the
+    sum becomes for a completion that the budget cut.
     """
 
     name: str
@@ -51,6 +53,7 @@ class RewardSet:
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
     length: LengthRule | None = None
+    truncated: Truncated = field(default_factory=Truncated)
     _grader: Grader = field(init=False, repr=False)
     _warned: set[str] = field(init=False, repr=False, default_factory=set)
     _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
@@ -87,15 +90,27 @@ class RewardSet:
     @property
     def judged_by_environment(self) -> bool:
         """Whether `verdict.correct` says that the environment gave its full reward, since no reward grades answers."""
-        terms = self.terms.values()
-        return any(getattr(term, "from_environment", False) for term in terms) and not any(
-            getattr(term, "needs_grading", True) for term in terms
+        return self.uses_environment and not any(
+            getattr(term, "needs_grading", True) for term in self.terms.values()
         )
+
+    @property
+    def uses_environment(self) -> bool:
+        """Whether a reward reads what the environment gave."""
+        return any(getattr(term, "from_environment", False) for term in self.terms.values())
 
     @property
     def names(self) -> list[str]:
         """The keys of `rollout.rewards`."""
         return [*self.terms, *([LENGTH] if self.length else [])]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each key of `rollout.rewards`; a length rule has its weight inside."""
+        return {
+            **{name: term.weight for name, term in self.terms.items()},
+            **({LENGTH: 1.0} if self.length else {}),
+        }
 
     @property
     def instruction(self) -> Callable[[Problem], str] | None:
@@ -134,8 +149,11 @@ class RewardSet:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
-            if self.judged_by_environment and rollout.earned is not None:
-                verdict = replace(verdict, correct=rollout.earned >= 1, format=True)
+            if self.judged_by_environment:
+                correct = (rollout.earned or 0.0) >= 1
+                verdict = replace(
+                    verdict, correct=correct, format=True, reason="correct" if correct else "wrong"
+                )
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             with progress.task(f"reward {name}"):
@@ -148,6 +166,8 @@ class RewardSet:
                 self._watch(name, values)
         if self.length is not None:
             _add_length(self.length, rollouts)
+        for rollout in (r for r in rollouts if r.truncated):
+            rollout.reward = self.truncated.reward(rollout.reward)
 
     def vote(self, rollouts: Sequence[Rollout]) -> None:
         """Sets `vote` of graded rollouts, for maj@k: answers of equal value to one problem get the same number."""

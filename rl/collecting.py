@@ -62,7 +62,7 @@ def sampling_params(run: Run, step: int) -> SamplingParams:
         stop_ids=run.renderer.stop_ids,
         seed=derived_seed(run.blueprint.seed, "train", step),
         support=run.blueprint.sampling,
-        entropies=run.blueprint.loss.needs_entropies,
+        entropies=run.blueprint.engine.has_entropies or run.blueprint.loss.needs_entropies,
     )
 
 

@@ -11,10 +11,11 @@ absent when no reward grades answers.
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
 | `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |
-| `entropy_exact` | mean entropy of the distributions sampled from, nats; where the loss asks for it |
+| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker or vLLM |
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions cut at the budget, as the sampler reports it |
-| `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` allows at this step |
+| `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` or `thinkprune` allows at this step |
+| `sampled_discarded` | completion tokens of the step that `refill` threw away; all other metrics are of the groups that were kept |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
@@ -23,7 +24,9 @@ absent when no reward grades answers.
 | `boxed_in_thinking` | share of completions whose reasoning, finished or not, contains a closed `\\boxed{...}` |
 | `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
-| `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
+| `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step; with `loss.correction` over the learner's own before the batch's first update |
+| `mismatch/mean`, `max`, `min` | learner's over sampler's probability before the batch's first update (loss.correction) |
+| `correction/kept` | share of the tokens with a coefficient that the correction leaves one (null: there was none) |
 | `clipped/low`, `clipped/high` | share of the tokens whose ratio the lower or upper clip bound limits (loss=dapo) |
 | `kl_reference` | mean KL of a token to the model before training, nats (loss.kl_beta above 0) |
 | `loss`, `grad_norm` | the SUM surrogate, with its KL penalty; the gradient's norm before clipping |
@@ -33,9 +36,13 @@ absent when no reward grades answers.
 | `env/tool_calls`, `env/tool_errors` | mean calls of a rollout, and those answered with an error; `env/tool_errors_<kind>` |
 | `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
 | `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
+| `tokens/prefilled_over_needed` | prompt tokens computed over those not computed before: 1 when no history is computed again (engine=local) |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
+| `eval/<name>` | the metric on test problems, where due |
+| `eval/budget/<b>/accuracy`, `reward`, `truncated`, `tokens` | with `eval_max_tokens`: the same completions, cut at b tokens |
+| `eval/target/<t>/accuracy`, `tokens`, `deviation` | with `length.eval_targets`: every prompt states t; mean of abs(t - tokens) |
 | `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
 """

@@ -18,9 +18,10 @@ from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
 from rl.data.config import DataConfig
-from rl.data.curriculum import EasiestFirst
+from rl.data.curriculum import ByPassRate, EasiestFirst
+from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
-from rl.engines.base import Weights
+from rl.engines.base import Job, Weights
 from rl.errors import UserError, reason_of
 from rl.loggers.background import Loggers
 from rl.loggers.base import RunInfo
@@ -65,25 +66,55 @@ def open_run(
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
-        done = resume(engine.learner, renderer, directory)
+        learner = engine.learner
+        done = (
+            learner.last_step(directory.path)
+            if isinstance(learner, Job)
+            else resume(learner, renderer, directory)
+        )
         start.accepted = True
         directory.write_asked(config, overrides)
         for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
             engine.sampler.recall(last)
-        total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
+        total_steps = blueprint.total_steps(
+            problems.steps_per_epoch(blueprint.batch_size, blueprint.engine.trains_remainder)
+        )
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)
         loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
         if blueprint.curriculum == "difficulty":
             problems.curriculum = EasiestFirst(problems.train, total_steps, problems.config.name)
-        budget = budget_after(
-            blueprint.budget, blueprint.max_tokens, read_jsonl(directory.path / "metrics.jsonl", done)
-        )
+        rates = None
+        if blueprint.curriculum == "pass_rate":
+            rates = PassRates(directory.path / "pass_rates.jsonl", done, blueprint.pass_rates)
+            stack.callback(rates.close)
+            order_by_pass_rate(problems, blueprint, rates, total_steps, engine.sampler.max_lag or 0)
+        logged = read_jsonl(directory.path / "metrics.jsonl", done)
+        budget = budget_after(blueprint.budget, blueprint.max_tokens, logged, total_steps)
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, task, engine, loggers, directory, watchdog, budget, total_steps, done
-            )
+                blueprint, problems, task, engine, loggers, directory, watchdog, budget, total_steps, done,
+                pass_rates=rates,
+            )  # fmt: skip
+
+
+def order_by_pass_rate(
+    problems: ProblemSet, blueprint: Blueprint, rates: PassRates, total_steps: int, lag: int
+) -> None:
+    """Orders the train problems by measured rates. Raises UserError when no rate can ever be known in time."""
+    curriculum = ByPassRate(problems.train, lambda epoch: problems.order(blueprint.seed, epoch), rates, lag)
+    known, name = rates.until(0), problems.config.name
+    if known and not known.keys() & set(curriculum.ids):
+        raise UserError(
+            f"pass_rates={blueprint.pass_rates}: none of its ids is a train problem of {name}; expected rates of the same data"
+        )
+    if not known and total_steps <= len(problems.train) // min(blueprint.batch_size, len(problems.train)):
+        raise UserError(
+            f"curriculum=pass_rate: all {total_steps} steps are in the first epoch of {name}, before any pass rate is measured;"
+            " type pass_rates=FILE with the pass_rates.jsonl of recipes.preflight, or epochs=2"
+        )
+    problems.curriculum = curriculum
 
 
 def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int:

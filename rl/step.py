@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.budget import Budget
+from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, PendingCompletions
 from rl.loggers.background import Loggers
@@ -38,7 +39,8 @@ class PendingBatch:
 class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
-    pending: batches requested ahead of their step, by step. pace: how long the steps take.
+    pending: batches requested ahead of their step, by step. pass_rates: measured so far, with curriculum=pass_rate.
+    pace: how long the steps take.
     """
 
     blueprint: Blueprint
@@ -52,6 +54,7 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+    pass_rates: PassRates | None = None
     pace: Pace = field(default_factory=Pace)
 
     @property
@@ -61,7 +64,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's scored and weighed rollouts, ready for the update. evaluation: `eval/*` metrics, where due."""
+    """One step's scored and weighed rollouts, ready for the update.
+
+    evaluation: `eval/*` metrics, where due. discarded: scored rollouts that `refill` replaced.
+    """
 
     step: int
     rollouts: list[Rollout]
@@ -69,10 +75,11 @@ class Batch:
     learning_rate: float
     evaluation: dict[str, float]
     timer: Timer
+    discarded: list[Rollout]
 
 
 class Timer:
-    """Wall-clock seconds of each stage of one step."""
+    """Wall-clock seconds of each stage of one step; a stage may be entered again."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
@@ -82,7 +89,7 @@ class Timer:
     def __call__(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[stage] = time.perf_counter() - start
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
         return {

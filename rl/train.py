@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
 
-from rl import progress, signals
-from rl.blueprint import Blueprint
-from rl.collecting import collect, grading_ahead, roll_out
-from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
-from rl.errors import NotFinite, Stopped, UserError
-from rl.evaluation.measures import measure
+from rl import evaluating, progress, signals
+from rl.collecting import collect
+from rl.engines.base import Driver, Job, Learner, UpdateStats
+from rl.errors import Stopped, UserError
+from rl.jobs import carry_out
 from rl.losses.base import PolicyLoss, weigh
+from rl.losses.correction import corrected, correction_metrics
 from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
-from rl.rollouts import Rollout, TrainingRow, conversation
+from rl.refilling import refill
+from rl.rollouts import Rollout, TrainingRow
+from rl.samples import samples
 from rl.saving import export_final, require_metric, save, save_at
-from rl.seeds import derived_seed, seed_everything
+from rl.scoring import score
 from rl.step import Batch, Run, Timer
 
 log = logging.getLogger("tanka")
@@ -33,9 +33,12 @@ def train(run: Run) -> None:
     A signal ends it between two forward passes: the current step is dropped and the one before it is saved. The same
     happens when a remote engine raises Stopped.
     """
+    learner = run.engine.learner
+    if isinstance(learner, Job):
+        carry_out(run, learner)
+        return
     try:
         with signals.safe_points():
-            learner = run.engine.learner
             if isinstance(learner, Driver):
                 with closing(RunSteps(run)) as steps:
                     learner.drive(steps)
@@ -108,15 +111,20 @@ def prepare(run: Run, step: int) -> Batch:
     signals.check()
     blueprint = run.blueprint
     timer = Timer()
-    evaluation = evaluate_at(run, step)
+    evaluation = evaluating.evaluate_at(run, step)
     with timer("sample"):
         run.engine.sampler.publish()
         rollouts, budget = collect(run, step)
     with timer("score"):
         score(run, rollouts)
-        rows = weigh(rollouts, blueprint.loss, budget)
+    discarded: list[Rollout] = []
+    if blueprint.refill:
+        rollouts, discarded = refill(run, step, rollouts, budget, timer)
+    rewards = blueprint.rewards
+    with timer("score"):
+        rows = weigh(rollouts, blueprint.loss, budget, rewards.weights, rewards.truncated.masks)
     learning_rate = blueprint.optimizer.rate(blueprint.learning_rate, step, run.total_steps)
-    return Batch(step, rollouts, rows, learning_rate, evaluation, timer)
+    return Batch(step, rollouts, rows, learning_rate, evaluation, timer, discarded)
 
 
 def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
@@ -133,9 +141,14 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    metrics |= batch.timer.metrics(sum(r.length for r in rollouts)) | batch.evaluation
+    thrown_away = sum(r.length for r in batch.discarded)
+    if run.blueprint.refill:
+        metrics["sampled_discarded"] = thrown_away
+    metrics |= batch.timer.metrics(sum(r.length for r in rollouts) + thrown_away) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
+    if run.pass_rates:
+        run.pass_rates.record(step, [*rollouts, *batch.discarded])
     run.loggers.log(step, metrics)
     run.loggers.samples(step, samples(run.blueprint, rollouts, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)
@@ -143,20 +156,13 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     save_at(run, step)
 
 
-def score(run: Run, rollouts: Sequence[Rollout]) -> None:
-    """Rewards the rollouts. If any reward is not finite, all become NaN, so the batch moves no weights."""
-    try:
-        run.blueprint.rewards.score(rollouts)
-    except NotFinite as error:
-        log.warning("%s", error)
-        for rollout in rollouts:
-            rollout.reward = math.nan
-            rollout.rewards = dict.fromkeys(run.blueprint.rewards.names, math.nan)
-
-
 def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     """The batch's optimiser updates; the stats are the last one's."""
     rows: Sequence[TrainingRow] = batch.rows
+    metrics = {}
+    if loss.correction != "none":
+        rows = corrected(rows, learner.logprobs(rows), loss.correction, loss.correction_bounds)
+        metrics = correction_metrics(batch.rows, rows)
     if loss.needs_reference:
         references = learner.reference_logprobs(rows)
         rows = [replace(row, reference_logprobs=r) for row, r in zip(rows, references, strict=True)]
@@ -164,48 +170,7 @@ def update(learner: Learner, batch: Batch, loss: PolicyLoss) -> UpdateStats:
     with signals.postponed():  # a checkpoint cannot continue from the middle of a batch's updates
         for _ in range(1, loss.updates_per_batch):
             stats = learner.update(rows, loss, batch.learning_rate)
-    return stats
-
-
-def evaluate_at(run: Run, step: int) -> dict[str, float]:
-    """`eval/*` metrics of the policy before `step`; {} when no evaluation is due."""
-    every = run.blueprint.eval_every
-    return evaluate(run, step) if every and (step - 1) % every == 0 else {}
-
-
-def evaluate(run: Run, step: int) -> dict[str, float]:
-    """Evaluates on the first `eval_problems` test problems, with the same problems and random numbers each time.
-
-    Also appends the results, with intervals, to evaluations.jsonl.
-    """
-    blueprint = run.blueprint
-    problems = run.problems.test[: blueprint.eval_problems]
-    if not problems:
-        return {}
-    seed_everything(derived_seed(blueprint.seed, "eval", step))
-    n = blueprint.eval_completions
-    params = SamplingParams(
-        max_tokens=blueprint.max_tokens,
-        temperature=blueprint.eval_temperature,
-        stop_ids=run.renderer.stop_ids,
-        seed=derived_seed(blueprint.seed, "eval", 0),
-    )
-    arrived = grading_ahead(run, problems)
-    ks = [n] if n > 1 else []
-    with progress.task("evaluating"):
-        rollouts = roll_out(run.engine.sampler, run.task, problems, n, params, arrived)
-        blueprint.rewards.score(rollouts, watch=False)
-        if ks:
-            blueprint.rewards.vote(rollouts)
-        measured = measure(rollouts, ks)
-    answered = len({rollout.group for rollout in rollouts})
-    setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
-    run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
-    run.loggers.samples(step, samples(blueprint, rollouts, "test"))
-    metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
-    if not blueprint.environment.single_turn:
-        metrics |= environment_metrics(rollouts)
-    return {f"eval/{name}": value for name, value in metrics.items()}
+    return replace(stats, metrics={**stats.metrics, **metrics})
 
 
 def finish(run: Run) -> None:
@@ -214,52 +179,7 @@ def finish(run: Run) -> None:
     if not run.blueprint.eval_every:
         return
     try:
-        if evaluation := evaluate(run, run.total_steps + 1):
+        if evaluation := evaluating.evaluate(run, run.total_steps + 1):
             log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
     except Stopped as reason:  # the training itself is complete
         log.warning("final evaluation skipped: %s", reason)
-
-
-def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> list[dict[str, Any]]:
-    """Some rollouts of a batch as rows of samples.jsonl: question, answer, verdict and its reason.
-
-    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`.
-    """
-    several_turns = not blueprint.environment.single_turn
-    return [
-        {
-            "split": split,
-            "id": r.problem.id,
-            "language": r.problem.language,
-            "question": r.problem.question,
-            "thinking": r.parsed.thinking,
-            "text": r.parsed.text,
-            "raw": r.parsed.raw,
-            "tokens": r.length,
-            "ended": r.parsed.ended,
-            "gold": r.verdict.gold,
-            "extracted": r.verdict.extracted,
-            "correct": r.verdict.correct,
-            "format": r.verdict.format,
-            "reason": r.verdict.reason,
-            "rewards": r.rewards,
-            "reward": r.reward,
-            **({"conversation": conversation(r), "trajectory": r.ended} if several_turns else {}),
-        }
-        for r in spread(rollouts, blueprint.samples_per_step)
-    ]
-
-
-def spread(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
-    """`count` rollouts, evenly spaced in batch order, split as equally as possible between languages."""
-    numbers: dict[str, list[int]] = {}  # by language
-    for number, rollout in enumerate(rollouts):
-        numbers.setdefault(rollout.problem.language, []).append(number)
-    shares = dict.fromkeys(numbers, 0)
-    for _ in range(min(count, len(rollouts))):
-        available = (language for language in shares if shares[language] < len(numbers[language]))
-        shares[min(available, key=shares.__getitem__)] += 1
-    chosen = [
-        numbers[language][i * len(numbers[language]) // n] for language, n in shares.items() for i in range(n)
-    ]
-    return [rollouts[number] for number in sorted(chosen)]

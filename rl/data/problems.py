@@ -7,9 +7,10 @@ grows with the number of rows. Nothing here imports torch, and JSONL needs no `d
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import NamedTuple, overload
 from rl import progress
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
-from rl.data.curriculum import EasiestFirst
+from rl.data.curriculum import Curriculum
 from rl.data.reading import RowReader, SourceRows
 from rl.data.sources import Rows, open_local, open_rows
 from rl.errors import UserError
@@ -62,7 +63,7 @@ class ProblemSet:
     train: Problems
     test: Sequence[Problem]
     report: LoadReport
-    curriculum: EasiestFirst | None = None
+    curriculum: Curriculum | None = None
 
     def messages(self, problem: Problem) -> list[Message]:
         """The conversation that asks for an answer; see `DataConfig.messages`."""
@@ -72,17 +73,17 @@ class ProblemSet:
         """The indices of the train problems in the order of an epoch: a pure function of (seed, epoch)."""
         return _permutation(len(self.train), seed, epoch) if self.config.shuffle else range(len(self.train))
 
-    def steps_per_epoch(self, batch_size: int) -> int:
+    def steps_per_epoch(self, batch_size: int, with_remainder: bool = False) -> int:
         """Full batches in an epoch. The remainder is dropped; each epoch's order drops other problems.
 
-        A set smaller than one batch becomes one smaller batch, with a warning.
+        A set smaller than one batch becomes one smaller batch, with a warning. with_remainder: it is a batch too.
         """
         size = len(self.train)
         if size < batch_size:
             log.warning(
                 "%s has %d train problems: batches of %d, not %d", self.config.name, size, size, batch_size
             )
-        return max(1, size // batch_size)
+        return -(-size // batch_size) if with_remainder else max(1, size // batch_size)
 
     def batch(self, step: int, batch_size: int, seed: int) -> list[Problem]:
         """The P = `batch_size` problems of step 0, 1, 2, ...: a pure function of its arguments."""
@@ -92,6 +93,19 @@ class ProblemSet:
         epoch, index = divmod(step, len(self.train) // batch_size)
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]
+
+    def fresh(self, step: int, count: int, seed: int, draw: int, taken: Collection[str]) -> list[Problem]:
+        """`count` train problems whose id is not in `taken`, or as many as there are, for redraw 1, 2, ... of a step.
+
+        A pure function of its arguments. step: counted from 0.
+        """
+        import numpy
+
+        pool = self.curriculum.pool(step, 1) if self.curriculum else range(len(self.train))
+        size = min(len(pool), count + len(taken))
+        drawn = numpy.random.default_rng([seed, step, draw]).choice(len(pool), size, replace=False)
+        problems = (self.train[pool[i]] for i in drawn)
+        return list(itertools.islice((p for p in problems if p.id not in taken), count))
 
     def keep_short_prompts(self, prompt: Callable[[Problem], list[int]]) -> None:
         """Removes and counts the train problems whose prompt exceeds `data.max_prompt_tokens`; no limit: no change."""

@@ -75,7 +75,7 @@ def load_base_and_trained(
     where = torch.device(resolve_device(device))
     if weights is not None and is_adapter(weights):
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-        adapted = load_adapter(weights, model.source, where, dtype)
+        adapted = load_adapter(weights, model.source, where, dtype, model.quantization is not None)
         base = adapted.get_base_model()
         return BaseAndTrained(
             renderer,

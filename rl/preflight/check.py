@@ -16,6 +16,7 @@ from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import Constant
 from rl.collecting import roll_out
+from rl.data.pass_rates import pass_rates_of
 from rl.data.problems import ProblemSet
 from rl.engines.base import Sampler, SamplingParams
 from rl.errors import NotFinite, UserError
@@ -42,7 +43,8 @@ class Preflight:
     """Measurements at several budgets, from P problems with n completions each.
 
     budget: of the run's first step. readings: by budget, in rising order: each of MEASURED, and `signal`. lengths: each
-    of QUANTILES, in tokens. remedies: overrides to type if the budget is too small.
+    of QUANTILES, in tokens. remedies: overrides to type if the budget is too small. pass_rates: of each problem by id, at
+    `budget`.
     """
 
     budget: int
@@ -53,6 +55,7 @@ class Preflight:
     readings: dict[int, Estimates]
     lengths: Estimates
     remedies: list[str]
+    pass_rates: dict[str, float]
 
     @property
     def smallest(self) -> int | None:
@@ -175,23 +178,26 @@ def read_budgets(
     n = max(map(len, groups))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
+    first = blueprint.budget.first(blueprint.max_tokens)
     for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
         rollouts = within(sampled, budget, renderer)
         blueprint.rewards.score(rollouts, watch=False)
+        if budget == first:
+            rates = pass_rates_of(rollouts)
         measured = measure(rollouts)
         readings[budget] = {name: measured[name] for name in MEASURED if name in measured} | {
             "signal": baseline.signal(rollouts)
         }
-    budget = blueprint.budget.first(blueprint.max_tokens)
     return Preflight(
-        budget=budget,
+        budget=first,
         problems=len(groups),
         completions=n,
         temperature=blueprint.temperature,
         baseline=baseline,
         readings=readings,
         lengths={name: length_quantile(rollouts, share) for name, share in QUANTILES.items()},
-        remedies=remedies(blueprint, renderer, readings, budget, baseline),
+        remedies=remedies(blueprint, renderer, readings, first, baseline),
+        pass_rates=rates,
     )
 
 

@@ -21,7 +21,7 @@ from rl.rollouts import Rollout, training_row
 class RunCost:
     """Per step: rollouts, their prompt and completion tokens, seconds of sampling and updating.
 
-    steps: of the run. ceiling: completion tokens of the run if every completion is cut. other_seconds: of sampling in
+    discarded_tokens: sampled in the redraws of a step (`refill`). steps: of the run. ceiling: completion tokens of the run if every completion is cut. other_seconds: of sampling in
     evaluations and in the check before step 1. usd: of the whole run, at the prices of `price_date`; None where no price
     is published.
     """
@@ -30,6 +30,7 @@ class RunCost:
     rollouts: int
     prompt_tokens: int
     completion_tokens: int
+    discarded_tokens: int
     sample_seconds: float
     update_seconds: float
     ceiling: Ceiling
@@ -54,9 +55,11 @@ def run_cost(
     tokens_per_second: float,
     update_seconds_per_token: float,
     test_problems: int,
+    signal: float = 1.0,
 ) -> RunCost:
     """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch.
 
+    signal: the share of groups whose rewards differ; redraw k of `refill` samples the share (1 - signal) ** k again.
     Evaluations are estimated with the same completions, cut at `max_tokens`. The check before step 1 has a wider budget:
     a completion that the first budget cuts counts as one that the wider budget cuts too.
     """
@@ -72,14 +75,17 @@ def run_cost(
     step = sampled(ceiling.training)
     prompt, completion = step.prefill, step.sample
     others = [sampled(part) * part.batches for part in (ceiling.evaluations, ceiling.preflight)]
+    redrawn = sum((1 - signal) ** draw for draw in range(1, blueprint.refill + 1))
+    redraws = Tokens(round(redrawn * prompt), round(redrawn * completion))
     prices = blueprint.engine.usd_per_million(blueprint)
-    tokens = sum(others, batch_tokens(prompt, completion, blueprint.loss.passes) * steps)
+    tokens = sum(others, (batch_tokens(prompt, completion, blueprint.loss.passes) + redraws) * steps)
     return RunCost(
         steps=steps,
         rollouts=count,
         prompt_tokens=prompt,
         completion_tokens=completion,
-        sample_seconds=completion / tokens_per_second,
+        discarded_tokens=redraws.sample,
+        sample_seconds=(completion + redraws.sample) / tokens_per_second,
         update_seconds=completion * update_seconds_per_token * blueprint.loss.updates_per_batch,
         ceiling=ceiling,
         other_seconds=sum(other.sample for other in others) / tokens_per_second,

@@ -45,6 +45,7 @@ from rl.models.config import LoraConfig
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import Completion, Parsed, Problem
 from rl.task import Task
+from rl.train import update
 from tests.helpers.rollouts import one_turn_row
 from tests.helpers.tinker_server.record import RECORDING
 from tests.helpers.tinker_server.replay import Replay
@@ -55,8 +56,14 @@ KEY = "tml-not-a-secret"
 def blueprint(**changes):
     """What the engine's check reads of a blueprint that it accepts."""
     lora = SimpleNamespace(rank=8, alpha=32.0, dropout=0.0, target_modules="all-linear")
-    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora)
-    facts = {"model": model, "temperature": 1.0, "sampling": SamplingConfig(), "loss": GRPO()}
+    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora, quantization=None)
+    facts = {
+        "model": model,
+        "temperature": 1.0,
+        "sampling": SamplingConfig(),
+        "loss": GRPO(),
+        "optimizer": OptimizerConfig(),
+    }
     return SimpleNamespace(**(facts | changes))
 
 
@@ -65,11 +72,14 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
+        ({"model": SimpleNamespace(source="m", lora=None, quantization=None)}, r"model\.lora\.rank=32"),
         (
             {
                 "model": SimpleNamespace(
-                    source="m", context=None, lora=SimpleNamespace(dropout=0.0, alpha=16.0)
+                    source="m",
+                    context=None,
+                    lora=SimpleNamespace(dropout=0.0, alpha=16.0),
+                    quantization=None,
                 )
             },
             r"model\.lora\.alpha=32",
@@ -86,7 +96,8 @@ def test_what_a_service_cannot_do_is_refused(changes, words, monkeypatch):
 def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
-    unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
+    own = SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora, quantization=None)
+    unknown = blueprint(model=own)
     with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
@@ -319,6 +330,25 @@ def test_a_step_on_a_server_that_averages():
     assert gradient[1] == "ppo" and advantages(gradient[2]) == [[4.0, 2.0], [0, 12.0, -6.0]]
 
 
+def test_a_correction_is_sent_as_the_learners_own_logprobs_and_weighted_coefficients():
+    """The service divides by what it is sent: -1, its own. The sampler had -1.5: w = e^0.5 = 1.6487; and -4: w = e^3, cut to 2."""
+    row = one_turn_row([5], [6, 7], [-1.5, -4.0], [1.0, -0.5])
+    learner, loss = learning(-1.0), GRPO(correction="tis", updates_per_batch=2)
+    stats = update(learner, SimpleNamespace(rows=[row], learning_rate=0.25), loss)
+    assert [call[0] for call in learner.adapter.calls] == [
+        "forward",
+        *["forward_backward", "optim_step"] * 2,
+    ]
+    for gradient in (learner.adapter.calls[1], learner.adapter.calls[3]):
+        (sent,) = gradient[2]
+        assert gradient[1] == "ppo" and sent.loss_fn_inputs["logprobs"].tolist() == [-1.0, -1.0]
+        assert advantages(gradient[2])[0] == pytest.approx([1.6487, -1.0], abs=1e-4)
+    assert loss.passes == 3 and learner.ledger.tokens == Tokens(train=3 * 3)
+    assert (
+        stats.metrics["mismatch/max"] == pytest.approx(math.exp(3)) and stats.metrics["correction/kept"] == 1
+    )
+
+
 @pytest.mark.parametrize("loss", [GRPO(), FlashReinforce()])
 @pytest.mark.parametrize("coefficients", [[0.0, 0.0], [math.nan, 1.0]])
 def test_a_batch_that_teaches_nothing_is_only_scored(loss, coefficients):
@@ -455,7 +485,13 @@ def run_of(sampler, total_steps):
         total_steps=total_steps,
         budget=SimpleNamespace(tokens=8),
         blueprint=SimpleNamespace(
-            batch_size=2, group_size=2, seed=0, temperature=1.0, sampling=SamplingConfig(), loss=GRPO()
+            batch_size=2,
+            group_size=2,
+            seed=0,
+            temperature=1.0,
+            sampling=SamplingConfig(),
+            loss=GRPO(),
+            engine=SimpleNamespace(has_entropies=False),
         ),
         renderer=renderer,
         task=Task(lambda problem: int(problem.id), renderer, SingleTurnConfig()),

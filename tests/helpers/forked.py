@@ -139,7 +139,7 @@ def status(run: Path) -> dict[str, Any]:
 SABOTEUR = '''
 import math, os, random
 import numpy, torch
-import rl.engines.local.sampler, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run_page, rl.saving, rl.train
+import rl.engines.local.sampler, rl.evaluating, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run_page, rl.saving, rl.train
 from rewards.grading import Grader
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.engine import LocalSampler
@@ -152,7 +152,7 @@ PLACES = {
     "sample": (LocalSampler, "sample"),
     "draw": (rl.engines.local.sampler, "draw"),
     "update": (LocalLearner, "_forward"),
-    "evaluate": (rl.train, "evaluate"),
+    "evaluate": (rl.evaluating, "evaluate"),
     "save": (rl.saving, "write"),
     "saved": (rl.train, "save_at"),
     "log": (rl.loggers.jsonl.JSONL, "log"),

@@ -61,11 +61,13 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     from transformers import AutoModelForCausalLM
 
     from recipes.sample import question
+    from rl.collecting import roll_out
     from rl.engines.base import SamplingParams
     from rl.evaluation.base_and_trained import load_base_and_trained
     from rl.models.adapters import load_adapter
     from rl.models.export import find_weights, is_adapter
     from rl.models.loading import open_renderer
+    from rl.task import open_task
 
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(folder)
@@ -76,8 +78,8 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     _, renderer = open_renderer(blueprint.model, blueprint.renderer)
     policies = load_base_and_trained(blueprint.model, renderer, weights, "cpu")
     params = SamplingParams(max_tokens=10, temperature=0.0, stop_ids=renderer.stop_ids, seed=0)
-    prompts = [renderer.prompt(blueprint.data.messages(problem))]
-    answers = {side: policies.sample(side, [problem], prompts, 1, params).at(10, renderer) for side in SIDES}
+    task = open_task(blueprint.data.messages, renderer, blueprint.environment, blueprint.model)
+    answers = {side: roll_out(policies.sampler(side), task, [problem], 1, params) for side in SIDES}
     base = AutoModelForCausalLM.from_pretrained(folder / "model")
     if is_adapter(weights):
         trained = load_adapter(weights, None, torch.device("cpu"))

@@ -10,7 +10,7 @@ from rewards.grading import Verdict
 from rl.engines.base import UpdateStats
 from rl.metrics import group_metrics, percentile, rollout_metrics, update_metrics
 from rl.rollouts import Completion, Parsed, Problem, Rollout
-from rl.train import spread
+from rl.samples import spread
 from tests.helpers.rollouts import one_turn
 
 

@@ -121,7 +121,7 @@ class Thinks:
 def advice(blueprint: Blueprint, readings: dict[int, dict[str, Estimate]], budget: int) -> Preflight:
     groups = Baseline(grouped=True, size=8)
     found = remedies(blueprint, Thinks(), readings, budget, groups)  # type: ignore[arg-type]
-    return Preflight(budget, 16, 8, 1.0, groups, readings, {}, found)
+    return Preflight(budget, 16, 8, 1.0, groups, readings, {}, found, {})
 
 
 def test_a_budget_that_cuts_most_is_warned_of_with_what_to_type() -> None:

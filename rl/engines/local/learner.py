@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from rl import progress
 from rl.engines.base import Learner, UpdateStats
-from rl.engines.local.logprobs import TokenLogprobs, autocast
+from rl.engines.local.logprobs import TokenLogprobs
 from rl.engines.local.packing import (
     Layout,
     gather,
@@ -30,6 +30,7 @@ from rl.engines.local.packing import (
     padded_layout,
     to_device,
 )
+from rl.engines.local.precision import autocast
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
 from rl.losses.kl import token_kl
@@ -67,6 +68,7 @@ class LocalLearner(Learner):
 
     adapter: the PEFT wrapper around the model, which saves only the adapter; None for full fine-tuning.
     tokenizer, base: saved beside the weights, base from `base_facts`; None for a learner that never saves.
+    compute: precision of matrix products; `load` restores the saved one.
     """
 
     def __init__(
@@ -78,22 +80,18 @@ class LocalLearner(Learner):
         adapter: Any = None,
         tokenizer: Any = None,
         base: Mapping[str, str] | None = None,
+        compute: torch.dtype = torch.float32,
     ) -> None:
         self.model, self.adapter, self.tokenizer, self.base = model, adapter, tokenizer, base or {}
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
+        self.compute = compute
         self.halved = False
-        with autocast(model.device):
+        with autocast(model.device, compute):
             self.packed_implementation = packed_implementation(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.max_grad_norm = optimizer.max_grad_norm
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            fused=True,
-        )
+        self.optimizer = optimizer.over(self.parameters)
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         """See `Learner`: nats, float32, in the order of the rows."""
@@ -238,7 +236,7 @@ class LocalLearner(Learner):
 
     def _forward(self, layout: Layout) -> Tensor:
         """[C] log-probabilities of the sampled tokens."""
-        with autocast(self.model.device):
+        with autocast(self.model.device, self.compute):
             hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
             return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
 
@@ -261,7 +259,14 @@ class LocalLearner(Learner):
 
     def save(self, path: Path) -> None:
         with (path / "state.pt").open("wb") as file:  # Python's file reports a full disk clearly
-            torch.save({"weights": self._trained(), "optimizer": self.optimizer.state_dict()}, file)
+            torch.save(
+                {
+                    "weights": self._trained(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "compute": self.compute,
+                },
+                file,
+            )
         self.export(path)
 
     def load(self, path: Path) -> None:
@@ -276,6 +281,7 @@ class LocalLearner(Learner):
             for name, parameter in trained.items():
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.compute = state["compute"]
 
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)

@@ -5,7 +5,6 @@ tests/engines/test_trl_contract.py lists what is overridden, and fails when a TR
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,19 +24,18 @@ from trl.trainer.utils import pad
 from rl import progress
 from rl.blueprint import Blueprint
 from rl.engines.base import Steps, UpdateStats
+from rl.engines.trl.correcting import corrected_share, joined_correction
 from rl.engines.trl.ranks import Ranks
-from rl.engines.trl.scoring import completion_logprobs, reference_kl, reference_logprobs
+from rl.engines.trl.scoring import (
+    completion_logprobs,
+    reference_kl,
+    reference_logprobs,
+    require_same_policy,
+)
 from rl.engines.trl.vllm import merged_parameters
-from rl.errors import UserError
 from rl.losses.base import Surrogate
 from rl.rollouts import TrainingRow
 from rl.seeds import derived_seed
-
-log = logging.getLogger("tanka")
-
-# Largest on-policy difference in nats between sampler and learner, in float32. Rounding gives 5e-6 for the embedded
-# model, more for deeper ones. Above SAME_POLICY the run warns; above OFF_POLICY it cannot be rounding, and the run ends.
-SAME_POLICY, OFF_POLICY = 1e-5, 1e-3
 
 
 @dataclass
@@ -136,6 +134,10 @@ class PolicyTrainer(GRPOTrainer):
         self.model.train()
         share = range(rank * size, (rank + 1) * size)
         inputs = _tensors(rows, share, self._tokenizer.pad_token_id, self.args.device)
+        if self.blueprint.loss.correction != "none":
+            self.corrected = corrected_share(self, self.blueprint.loss, rows, share, inputs)
+            rows = [*rows[: share.start], *self.corrected[1], *rows[share.stop :]]
+            inputs = _tensors(rows, share, self._tokenizer.pad_token_id, self.args.device)
         if self.blueprint.loss.needs_reference:
             inputs["reference_logprobs"] = reference_logprobs(self, inputs)
         return inputs
@@ -168,6 +170,10 @@ class PolicyTrainer(GRPOTrainer):
         metrics = self.blueprint.loss.metrics(log_ratio, coefficients)
         if divergences := [values for share in shares for values in share.reference_kl]:
             metrics["kl_reference"] = torch.cat(divergences).mean().item()
+        difference = log_ratio.abs().max().item()
+        if self.blueprint.loss.correction != "none":
+            measured, difference = joined_correction(self.corrected)
+            metrics |= measured
         ratio = log_ratio.exp()
         loss = math.fsum(share.loss for share in shares)
         self.share = Share()
@@ -185,23 +191,9 @@ class PolicyTrainer(GRPOTrainer):
         )
         if not self.compared:
             self.compared = True
-            self._compare(log_ratio.abs().max().item())
-
-    def _compare(self, difference: float) -> None:
-        """Logs how far learner and sampler differ before the first update; raises UserError if too far."""
-        lora = self.blueprint.model.lora
-        rounded = (
-            self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32 or (lora and lora.dropout)
-        )
-        if self.ranks.leads:
-            level = logging.INFO if rounded or difference <= SAME_POLICY else logging.WARNING
-            message = "sampler against learner before the first update: max |log rho| %.2g"
-            log.log(level, message, difference)
-        if not rounded and not difference <= OFF_POLICY:
-            raise UserError(
-                f"engine=trl: sampler and learner differ by {difference:.2g} nats on a token before the first update, in"
-                " float32; type engine.attn_implementation=eager, or engine=local"
-            )
+            lora = self.blueprint.model.lora
+            rounded = self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32
+            require_same_policy(difference, bool(rounded or (lora and lora.dropout)), self.ranks.leads)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The gradient norm over all processes; clears `stepped` if it is not finite.
