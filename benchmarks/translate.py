@@ -1,11 +1,14 @@
 """Rows a second of recipes.translate beside its limit, and its memory: `python -m benchmarks.translate FOLDER`.
 
 FOLDER holds GSM8K's train.jsonl and test.jsonl: 8,792 rows, two requests each. A scripted server on this machine answers
-each request in 50 ms; 32 requests at a time could not be faster than 32 / 0.05 s = 640 requests a second.
+each request in 50 ms; 32 requests at a time could not be faster than 32 / 0.05 s = 640 requests a second. The `openai`
+package alone, with the same requests and nothing around it, is the other limit.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import resource
 import subprocess
 import sys
@@ -13,8 +16,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import machine, write
+from benchmarks.harness import in_fresh_process, machine, write
 
 SECONDS = 0.05  # of each answer
 REQUESTS = 32
@@ -30,13 +34,15 @@ def main(folder: str) -> None:
         assert server.stdout and server.stdin
         url = server.stdout.readline().strip()
         try:
-            figures = measure(folder, url, Path(out) / "ja")
+            figures = measure(folder, url, Path(out) / "ja") | alone(url)
         finally:
             server.stdin.close()
             server.wait(10)
     limit = REQUESTS / SECONDS
     print(f"{figures['requests_per_second']:.0f} requests a second of {limit:.0f} possible")
-    print(f"{figures['cpu_ms_per_request']:.1f} ms of processor time a request")
+    print(
+        f"{figures['cpu_ms_per_request']:.1f} ms of processor time a request; {figures['openai_cpu_ms']:.1f} of the package alone"
+    )
     print(
         f"{figures['first_quarter_mib']:.0f} MiB after a quarter of the rows, {figures['peak_mib']:.0f} MiB at most"
     )
@@ -88,6 +94,35 @@ def measure(folder: str, url: str, out: Path) -> dict[str, float]:
     }
 
 
+def alone(url: str) -> dict[str, float]:
+    """The `openai` package without anything around it, in a fresh process."""
+    return in_fresh_process("benchmarks.translate", "alone", url)
+
+
+async def ask(url: str, count: int = 4000) -> None:
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=url, api_key="none")
+    text = "Tom has [[1:2]] red apples and [[2:30]] green apples. How many apples does Tom have now? " * 4
+    messages: list[Any] = [
+        {"role": "system", "content": text},
+        {"role": "user", "content": f"Translate:\n\n{text}"},
+    ]
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for _ in numbers:
+            await client.chat.completions.create(model="scripted", messages=messages, max_tokens=100)
+
+    cpu, start = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(REQUESTS)))
+    figures = {
+        "openai_requests_per_second": count / (time.perf_counter() - start),
+        "openai_cpu_ms": 1000 * (time.process_time() - cpu) / count,
+    }
+    print(json.dumps(figures))
+
+
 def resident_mib(pid: int) -> float:
     """Memory of a process; 0 when it has ended."""
     try:
@@ -98,6 +133,9 @@ def resident_mib(pid: int) -> float:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["alone"]:
+        asyncio.run(ask(sys.argv[2]))
+        raise SystemExit
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m benchmarks.translate FOLDER_WITH_GSM8K")
     main(sys.argv[1])

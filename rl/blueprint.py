@@ -37,11 +37,13 @@ class EngineConfig:
     samples_alone: whether it can sample without training, as `recipes.preflight` needs.
     has_entropies: whether its sampler can return the exact entropy of each token's distribution.
     needs_full_support: why it cannot train with top_p, top_k or min_p; "" when it can.
+    trains_remainder: whether the problems that fill no whole batch make a smaller one at the end of each epoch.
     """
 
     resumable: ClassVar[frozenset[str]] = frozenset()
     samples_alone: ClassVar[bool] = True
     needs_full_support: ClassVar[str] = ""
+    trains_remainder: ClassVar[bool] = False
 
     @property
     def has_entropies(self) -> bool:
@@ -59,7 +61,10 @@ class EngineConfig:
         raise NotImplementedError
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
-        """Launch commands that `plan=true` prints, by label; {} when the recipe's own command is enough."""
+        """Launch commands, and facts about them, that `plan=true` prints by label; {} when the recipe's own command is enough.
+
+        Raises UserError when the engine cannot carry out the blueprint at all.
+        """
         return {}
 
     def forward_passes(self, blueprint: Blueprint) -> int:

@@ -21,7 +21,7 @@ from rl.data.config import DataConfig
 from rl.data.curriculum import ByPassRate, EasiestFirst
 from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
-from rl.engines.base import Weights
+from rl.engines.base import Job, Weights
 from rl.errors import UserError, reason_of
 from rl.loggers.background import Loggers
 from rl.loggers.base import RunInfo
@@ -66,12 +66,19 @@ def open_run(
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
-        done = resume(engine.learner, renderer, directory)
+        learner = engine.learner
+        done = (
+            learner.last_step(directory.path)
+            if isinstance(learner, Job)
+            else resume(learner, renderer, directory)
+        )
         start.accepted = True
         directory.write_asked(config, overrides)
         for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
             engine.sampler.recall(last)
-        total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
+        total_steps = blueprint.total_steps(
+            problems.steps_per_epoch(blueprint.batch_size, blueprint.engine.trains_remainder)
+        )
         directory.write_status("running", done)
         loggers = Loggers(blueprint.logger)
         loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from rl import evaluating, progress, signals
 from rl.collecting import collect
-from rl.engines.base import Driver, Learner, UpdateStats
+from rl.engines.base import Driver, Job, Learner, UpdateStats
 from rl.errors import Stopped, UserError
+from rl.jobs import carry_out
 from rl.losses.base import PolicyLoss, weigh
 from rl.losses.correction import corrected, correction_metrics
 from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
@@ -32,9 +33,12 @@ def train(run: Run) -> None:
     A signal ends it between two forward passes: the current step is dropped and the one before it is saved. The same
     happens when a remote engine raises Stopped.
     """
+    learner = run.engine.learner
+    if isinstance(learner, Job):
+        carry_out(run, learner)
+        return
     try:
         with signals.safe_points():
-            learner = run.engine.learner
             if isinstance(learner, Driver):
                 with closing(RunSteps(run)) as steps:
                     learner.drive(steps)

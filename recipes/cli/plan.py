@@ -28,11 +28,19 @@ from rl.rollouts import Problem
 from rl.task import Task
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
+GLOBAL_GROUPS = (
+    "debug",
+    "sweep",
+    "experiment",
+    "engine",
+    "loss",
+)  # groups that may set root keys, strongest first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
+    overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
+    commands = blueprint.engine.commands(blueprint, overrides)
     peeked = peek(blueprint.data)
     console = open_console()
     renderer = None if blueprint.model.path is None else local_renderer(blueprint, composed)
@@ -42,8 +50,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
         cost_table(blueprint, *count_problems(blueprint, peeked, renderer and renderer[1])),
     ):
         console.print(part)
-    overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
-    for name, command in blueprint.engine.commands(blueprint, overrides).items():
+    for name, command in commands.items():
         console.print(f"{name}: {command}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -145,7 +152,8 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     known = blueprint.max_steps is not None or train is not None
     # A set smaller than one batch makes one smaller batch.
     problems = min(blueprint.batch_size, train or blueprint.batch_size)
-    steps = blueprint.total_steps((train or 0) // problems)
+    rest = problems - 1 if blueprint.engine.trains_remainder else 0
+    steps = blueprint.total_steps(((train or 0) + rest) // problems)
     rollouts = problems * blueprint.group_size
     ceiling = token_ceiling(blueprint, steps, problems, test)
     lines = {

@@ -73,17 +73,17 @@ class ProblemSet:
         """The indices of the train problems in the order of an epoch: a pure function of (seed, epoch)."""
         return _permutation(len(self.train), seed, epoch) if self.config.shuffle else range(len(self.train))
 
-    def steps_per_epoch(self, batch_size: int) -> int:
+    def steps_per_epoch(self, batch_size: int, with_remainder: bool = False) -> int:
         """Full batches in an epoch. The remainder is dropped; each epoch's order drops other problems.
 
-        A set smaller than one batch becomes one smaller batch, with a warning.
+        A set smaller than one batch becomes one smaller batch, with a warning. with_remainder: it is a batch too.
         """
         size = len(self.train)
         if size < batch_size:
             log.warning(
                 "%s has %d train problems: batches of %d, not %d", self.config.name, size, size, batch_size
             )
-        return max(1, size // batch_size)
+        return -(-size // batch_size) if with_remainder else max(1, size // batch_size)
 
     def batch(self, step: int, batch_size: int, seed: int) -> list[Problem]:
         """The P = `batch_size` problems of step 0, 1, 2, ...: a pure function of its arguments."""

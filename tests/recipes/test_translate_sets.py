@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from rl.data.translate.rows import Result, SourceRow
+from rl.data.translate.sample import table
 from tests.helpers.openai_server import Answer, Server, good, is_solution, text_of
 from tests.recipes.test_translate import folder, read, translate, write
 
@@ -112,6 +117,18 @@ def test_the_page_escapes_what_a_model_wrote(folder):
     page = (folder / "ja" / "sample.html").read_text()
     assert "<script" not in page and "<img" not in page and "&lt;img" in page
     assert "\x1b[m" not in out
+
+
+def test_the_terminal_shows_whole_texts():
+    """Japanese without blanks is folded, not cut."""
+    text = "トムは台所に赤いリンゴと緑のリンゴをたくさん持っていて、" * 6
+    row = SourceRow("train-0", "train", "Tom has apples. " * 20, "", "en")
+    console = Console(width=80, file=io.StringIO())
+    console.print(table([Result(row, text)], "ja"))
+    shown = "".join(
+        line.split("│")[-2].strip() for line in console.file.getvalue().splitlines() if "│" in line
+    )
+    assert shown.startswith(text) and "…" not in shown
 
 
 def test_prompts_of_your_own(folder):

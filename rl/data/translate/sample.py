@@ -63,9 +63,9 @@ def table(results: Sequence[Result], to: str) -> Any:
     from rich.text import Text
 
     words = WORDS[to]
-    shown = Table(
-        words["doubt"], words["source"], words["translation"], title=words["title"], title_justify="left", show_lines=True
-    )  # fmt: skip
+    shown = Table(title=words["title"], title_justify="left", show_lines=True)
+    for name in ("doubt", "source", "translation"):
+        shown.add_column(words[name], overflow="fold")  # Japanese has no blanks to break at
     for result in results:
         source = f"{result.source.question}\n\n{result.source.answer}"
         shown.add_row(

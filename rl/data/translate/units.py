@@ -37,26 +37,36 @@ _ALSO = {"kilometre": "kilogram", "kilogram": "kilometre"}  # キロ is either
 _NUMBER = r"[\d一二三四五六七八九十百千万億半数%]"
 _SQUARE = r"[ -]?(?:square |cubic |sq\.? |平方|立方)?"
 # A scale stands before its number in Japanese.
-_SCALES = {"Fahrenheit": re.compile(r"華氏|°F"), "Celsius": re.compile(r"摂氏|°C")}
+_SCALES = {"Fahrenheit": re.compile(r"華氏|°[Ff]"), "Celsius": re.compile(r"摂氏|°[Cc]")}
 
 
 def added_units(source: str, translation: str, source_language: str, to: str) -> list[str]:
     """Units that stand beside a number in the translation and are nowhere in the source, by English name."""
-    there = _units(source, source_language, anywhere=True)
+    found = _units(translation, to, _patterns(to, anywhere=False))
+    # Only for those that were found: this runs for every answer.
+    there = _units(source, source_language, [
+        (name, pattern)
+        for name, pattern in _patterns(source_language, anywhere=True)
+        if name in found or _ALSO.get(name) in found
+    ])  # fmt: skip
     there |= {_ALSO[name] for name in there & _ALSO.keys()}
-    return [name for name in _WORDS if name in _units(translation, to, anywhere=False) - there]
+    return [name for name in _WORDS if name in found - there]
 
 
-def _units(text: str, language: str, anywhere: bool) -> set[str]:
+def _units(text: str, language: str, patterns: list[tuple[str, re.Pattern[str]]]) -> set[str]:
     folded = unicodedata.normalize("NFKC", text.replace("℃", "摂氏").replace("℉", "華氏"))
-    return {name for name, pattern in _patterns(language, anywhere) if pattern.search(folded)}
+    if language == "en":
+        folded = folded.lower()
+    return {name for name, pattern in patterns if pattern.search(folded)}
 
 
 @functools.cache
 def _patterns(language: str, anywhere: bool) -> list[tuple[str, re.Pattern[str]]]:
     """Each unit's pattern: anywhere in a text, or only beside a number; signs and scales always count."""
     start = r"(?<![A-Za-z])" if anywhere else rf"(?<={_NUMBER}){_SQUARE}"
-    flags = re.IGNORECASE if language == "en" else re.NOFLAG
-    words = {name: japanese if language == "ja" else english for name, (english, japanese) in _WORDS.items()}
-    found = [(name, re.compile(f"{start}(?:{pattern})", flags)) for name, pattern in words.items()]
+    words = {
+        name: japanese if language == "ja" else english.lower()
+        for name, (english, japanese) in _WORDS.items()
+    }
+    found = [(name, re.compile(f"{start}(?:{pattern})")) for name, pattern in words.items()]
     return [*found, *_SIGNS.items(), *_SCALES.items()]
