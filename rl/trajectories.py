@@ -149,7 +149,7 @@ class Walk:
     params: SamplingParams
     n: int
     each: Each
-    stop: Event
+    stop: Event = field(default_factory=Event)
 
     def run(self, trajectories: Sequence[Trajectory]) -> None:
         self.each(self.start, trajectories)
