@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-tinker test-servers test-molt lint format bench clean
+.PHONY: help demo demo-tools test test-slow test-tinker test-servers test-molt lint format bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,9 @@ help:  ## Show this list.
 
 demo: .venv/installed  ## Train the embedded model inside 64 tokens (about a minute), then say where the report is.
 	$(BIN)/python -m recipes.rl_basic
+
+demo-tools: .venv/installed  ## Train the embedded agent to call a calculator (about a minute), then say where the report is.
+	$(BIN)/python -m recipes.rl_basic model=tiny_tools environment=calculator
 
 # One thread each: two workers share two cores, and torch's threads would wait for each other.
 test: .venv/installed-dev  ## The fast tests.
