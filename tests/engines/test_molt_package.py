@@ -54,6 +54,12 @@ def test_a_cluster_that_is_not_there_is_said(monkeypatch):
     )
 
 
+def test_a_running_cluster_is_counted_and_left_running():
+    answer = in_molt("ray_cluster.py")
+    assert (answer["gpus"], answer["cluster"], answer["still_there"]) == (8, "", True)
+    assert "--actor.model_name_or_path is required" in answer["words"]
+
+
 def test_the_recorded_flags_are_those_of_the_package():
     now = in_molt("record.py")
     before = json.loads((ROOT / "tests/data/molt_flags.json").read_text())
