@@ -90,10 +90,14 @@ class RewardSet:
     @property
     def judged_by_environment(self) -> bool:
         """Whether `verdict.correct` says that the environment gave its full reward, since no reward grades answers."""
-        terms = self.terms.values()
-        return any(getattr(term, "from_environment", False) for term in terms) and not any(
-            getattr(term, "needs_grading", True) for term in terms
+        return self.uses_environment and not any(
+            getattr(term, "needs_grading", True) for term in self.terms.values()
         )
+
+    @property
+    def uses_environment(self) -> bool:
+        """Whether a reward reads what the environment gave."""
+        return any(getattr(term, "from_environment", False) for term in self.terms.values())
 
     @property
     def names(self) -> list[str]:
@@ -145,8 +149,11 @@ class RewardSet:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
-            if self.judged_by_environment and rollout.earned is not None:
-                verdict = replace(verdict, correct=rollout.earned >= 1, format=True)
+            if self.judged_by_environment:
+                correct = (rollout.earned or 0.0) >= 1
+                verdict = replace(
+                    verdict, correct=correct, format=True, reason="correct" if correct else "wrong"
+                )
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
             with progress.task(f"reward {name}"):

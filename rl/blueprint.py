@@ -5,6 +5,7 @@ This module and everything it imports stay free of torch and transformers, so th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -25,6 +26,8 @@ from rl.losses.base import PolicyLoss
 from rl.models.config import ModelConfig
 from rl.optimizer import OptimizerConfig
 from rl.schema import build
+
+logger = logging.getLogger("tanka")
 
 
 class EngineConfig:
@@ -236,6 +239,18 @@ class Blueprint:
                 " truncated=zero or truncated=mask, or loss=grpo"
             )
         self.budget.first(self.max_tokens)
+        own_reward = self.environment.rewards_itself
+        if self.rewards.uses_environment and not own_reward:
+            raise UserError(
+                f"rewards={self.rewards.name}: environment={self.environment.name} gives no reward of its own; define"
+                " get_reward() in your class, or type rewards=boxed to grade the last answer"
+            )
+        if own_reward and not self.rewards.uses_environment:
+            logger.warning(
+                "environment=%s: no reward of rewards=%s uses the environment's own; type rewards=environment to use it",
+                self.environment.name,
+                self.rewards.name,
+            )
         if truncated := self.sampling.truncated:
             if reason := self.engine.needs_full_support:
                 raise UserError(f"sampling.{truncated}: {reason}; leave it off, or type engine=local")

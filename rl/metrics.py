@@ -36,6 +36,7 @@ absent when no reward grades answers.
 | `env/tool_calls`, `env/tool_errors` | mean calls of a rollout, and those answered with an error; `env/tool_errors_<kind>` |
 | `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
 | `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
+| `tokens/prefilled_over_needed` | prompt tokens computed over those not computed before: 1 when no history is computed again (engine=local) |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |

@@ -231,7 +231,7 @@ def state() -> State | None:
         if step and (known := step.left_with(parts[0], left)):
             times, run_left = f"{clock(known[0])} left of the step", known[1]
         elif timed and left is not None:
-            times = f"{clock(left)} left" + ("" if timed is tasks[0] else f" of {timed.doing}")
+            times = f"{clock(left)} left" + ("" if timed in (tasks[0], parts[-1]) else f" of {timed.doing}")
         else:
             times = f"for {clock(parts[0].seconds)}"
         text = f"{': '.join(f'{part.doing} {part.counts}'.strip() for part in parts)}, {times}"

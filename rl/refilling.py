@@ -11,12 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl.collecting import roll_out, sampling_params
+from rl.collecting import rollouts_from, sampling_params
+from rl.engines.base import SamplingParams
 from rl.losses.base import rollout_weights
 from rl.rollouts import Problem, Rollout
 from rl.scoring import score
 from rl.seeds import derived_seed
 from rl.step import Run, Timer
+from rl.trajectories import sample_trajectories
 
 
 def refill(
@@ -58,11 +60,23 @@ def redraw(
     seed = derived_seed(run.blueprint.seed, f"refill {draw}", step)
     params = replace(sampling_params(run, step), max_tokens=budget, seed=seed)
     with timer("sample"):
-        sampled = roll_out(run.engine.sampler, run.task, problems, run.blueprint.group_size, params)
-    drawn = [replace(rollout, version=step - 1) for rollout in sampled]
-    with timer("score"):
-        score(run, drawn, watch=False)
+        drawn = [replace(rollout, version=step - 1) for rollout in sample(run, problems, params)]
+    if drawn:
+        with timer("score"):
+            score(run, drawn, watch=False)
     return drawn
+
+
+def sample(run: Run, problems: Sequence[Problem], params: SamplingParams) -> list[Rollout]:
+    """Ungraded rollouts of the problems; none for a problem whose sampling failed.
+
+    Requested as a step's batch is, so that a service counts the cost of training on them too.
+    """
+    sampler, n = run.engine.sampler, run.blueprint.group_size
+    if not run.task.environment.single_turn:
+        return sample_trajectories(sampler, run.task, problems, n, params)
+    prompts = run.task.prompts(problems)
+    return rollouts_from(problems, prompts, sampler.submit(prompts, n, params).result(), run.renderer)
 
 
 def teaching_groups(run: Run, rollouts: Sequence[Rollout], budget: int) -> set[int]:

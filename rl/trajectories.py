@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from environments.base import Environment
-from rl import signals
+from rl import progress, signals
 from rl.engines.base import Sampler, SamplingParams
 from rl.errors import Stopped, UserError, one_line
 from rl.rollouts import Completion, End, Message, Problem, Rollout, Turn
@@ -79,10 +79,15 @@ def sample_trajectories(
         for group, problem in enumerate(problems)
         for i in range(n)
     ]
+
+    def ended() -> int:
+        return sum(trajectory.ended is not None or trajectory.failed for trajectory in trajectories)
+
     most = MOST_REQUESTS if sampler.concurrent else MOST_THREADS
     sampler.publish()  # before several threads would do so at once
     try:
-        with threads(most) as each:
+        counted = progress.task("collecting", len(trajectories), "trajectories", ended)
+        with counted, threads(most) as each, sampler.conversations():
             if sampler.concurrent:
                 each(lambda one: Walk(sampler, task, params, n, directly).run([one]), trajectories)
             else:

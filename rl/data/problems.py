@@ -156,7 +156,7 @@ def load(config: DataConfig, seed: int) -> ProblemSet:
     report = LoadReport(config.name, {"train": SplitReport()})
     test: Sequence[Problem] = []
     tested: dict[Hashable, str] = {}
-    if test_rows := _open_test(config):
+    if test_rows := open_test(config):
         reader, numbers = RowReader(config, "test", test_rows), array("q")
         report.splits["test"] = SplitReport()
         with checking(test_rows.label, len(test_rows), report.splits["test"]):
@@ -217,11 +217,12 @@ def count_test_rows(config: DataConfig) -> int | None:
         return config.test_size or 0
     if config.id and not config.path:
         return None
-    rows = _open_test(config)
+    rows = open_test(config)
     return 0 if rows is None else len(rows)
 
 
-def _open_test(config: DataConfig) -> Rows | None:
+def open_test(config: DataConfig) -> Rows | None:
+    """The rows of the test split; None if the data set has none."""
     if config.test_path:
         return open_local(
             config, config.test_path, config.test_split or "test", "data.test_path", config.where or {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -154,6 +155,10 @@ class Sampler(ABC):
     ) -> PendingCompletions:
         """Requests what `sample` returns. A remote sampler returns at once."""
         return Finished(self.sample(prompts, n, params, arrived))
+
+    def conversations(self) -> AbstractContextManager[None]:
+        """Inside, prompts continue what was sampled before, and the weights stay: a sampler may reuse its work."""
+        return nullcontext()
 
     def metrics(self) -> dict[str, float]:
         """The sampler's own counters since the last call; see rl/metrics.py. {} for a local sampler."""

@@ -43,7 +43,6 @@ LOSSES = {
         "loss=dapo",
         "loss.correction=icepop",
         "loss.updates_per_batch=2",
-        "truncated=mask",
         "batch_size=4",
         "group_size=3",
         FULL,

@@ -96,3 +96,13 @@ class BadReset(Shop):
 class BadReward(Shop):
     def get_reward(self):
         return "much"
+
+
+class Echo(NoTools):
+    def echo(self, text: str) -> str:
+        """Says what it is told.
+
+        Args:
+            text: What to say.
+        """
+        return text

@@ -70,7 +70,7 @@ def test_corrected_rows_by_an_independent_derivation(kind):
         else:
             weight = numpy.minimum(w, 2) if kind == "tis" else numpy.where((w >= 0.5) & (w <= 5), w, 0)
         numpy.testing.assert_allclose(found.coefficients, weight * row.coefficients, atol=1e-12)
-        assert found.behavior_logprobs == mine and found.completion_tokens == row.completion_tokens
+        assert found.behavior_logprobs == mine and found.response_tokens == row.response_tokens
 
 
 @given(st.sampled_from(KINDS), st.lists(st.floats(-9, 0), min_size=1, max_size=9))
@@ -81,7 +81,7 @@ def test_a_sampler_that_computes_what_the_learner_does_needs_no_correction(kind,
 
 def tensors(rows: list[TrainingRow]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Behaviour log-probabilities and coefficients, [4, 6], and the mask."""
-    lengths = [len(row.completion_tokens) for row in rows]
+    lengths = [len(row.response_tokens) for row in rows]
     behavior, coefficients = torch.zeros(4, 6), torch.zeros(4, 6)
     for n, row in enumerate(rows):
         behavior[n, : lengths[n]] = torch.tensor(row.behavior_logprobs)
@@ -141,7 +141,7 @@ def test_parity_with_trl(loss, kind, tmp_path, tiny_random_model):
     )  # fmt: skip
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
     rows, own = rows_of(spread=0.8 if kind != "sequence_mask" else 1e-3)
-    lengths = [len(row.completion_tokens) for row in rows]
+    lengths = [len(row.response_tokens) for row in rows]
     advantages = [0.7, -1.1, 0.4, 0.9]
     divisors = loss.divisors(lengths, 10)
     rows = [
@@ -228,3 +228,15 @@ def test_settings_that_do_not_fit_are_refused(make, words):
 
 def test_the_bounds_are_the_published_ones():
     assert BOUNDS == {"tis": (0.0, 2.0), "icepop": (0.5, 5.0), "sequence_mask": (1 / 1.001, 1.001)}
+
+
+def test_what_the_environment_wrote_is_not_compared():
+    """Three tokens, the middle one shown by a tool: the geometric mean is of e^0.1 and e^-0.1, 1, so the row stays."""
+    row = TrainingRow([1], [2, 3, 4], [True, False, True], [-1.0, 0.0, -1.0], [0.5, 0.0, 0.5])
+    own = [-0.9, -7.0, -1.1]
+    (kept,) = corrected([row], [own], "sequence_mask", (0.99, 1.01))
+    assert list(kept.coefficients) == [0.5, 0.0, 0.5]
+    (clipped,) = corrected([row], [own], "tis", (0.0, 1.0))
+    assert list(clipped.coefficients) == pytest.approx([0.5, 0.0, 0.5 * math.exp(-0.1)])
+    metrics = correction_metrics([row], [clipped])
+    assert metrics["mismatch/min"] == pytest.approx(math.exp(-0.1)) and metrics["correction/kept"] == 1.0
