@@ -131,8 +131,9 @@ def problems_of(config: EvaluateConfig, seed: int) -> list[Problem]:
     loaded = load(config.data, seed)
     found = list((loaded.test if config.split == "test" else loaded.train)[: config.problems])
     if not found:
+        other = "data.test_path=FILE.jsonl, or split=train" if config.split == "test" else "split=test"
         raise UserError(
-            f"split=test: data={config.data.name} has no test problems; type data.test_path=FILE.jsonl, or split=train"
+            f"split={config.split}: data={config.data.name} has no {config.split} problems; type {other}"
         )
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
@@ -41,7 +41,7 @@ class FunctionReward:
 class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
-    answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; each
+    answer_format, answer_region, tolerance: how the answer is found and compared (see rewards.grading.Grader). terms: the rewards by name; each
     is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
     """
 
@@ -49,6 +49,7 @@ class RewardSet:
     terms: dict[str, Reward]
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
+    tolerance: float = 0.0
     length: LengthRule | None = None
     _grader: Grader = field(init=False, repr=False)
     _warned: set[str] = field(init=False, repr=False, default_factory=set)
@@ -74,7 +75,17 @@ class RewardSet:
                     f"rewards.{name}: rewards the format {wanted}, but rewards.answer_format={self.answer_format};"
                     f" type rewards.answer_format={wanted}, or use the reward of that format"
                 )
-        self._grader = Grader(self.answer_format, self.answer_region)
+        if not 0 <= self.tolerance < 1:
+            raise UserError(
+                f"rewards.tolerance={self.tolerance}: expected a share of the gold number in [0, 1); e.g. rewards.tolerance=1e-5"
+            )
+        self._grader = Grader(self.answer_format, self.answer_region, tolerance=self.tolerance)
+
+    def reading(self, answer_region: AnswerRegion, tolerance: float) -> RewardSet:
+        """The same rewards for data whose answers are found and compared in another way; it shares the workers."""
+        other = replace(self, answer_region=answer_region, tolerance=tolerance)
+        other._grader = self._grader.reading(answer_region, tolerance)
+        return other
 
     @property
     def needs_grading(self) -> bool:

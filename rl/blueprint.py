@@ -179,6 +179,11 @@ class Blueprint:
                 "group_size=1: this loss compares completions of the same problem, so it needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
+        if self.data.train_split is None and not self.data.generator:
+            raise UserError(
+                f"data={self.data.name}: has no train rows; it is for evaluation: type eval_data=[{self.data.name}] beside"
+                " the data to train on, or data.train_split=NAME"
+            )
         self.data.instruction = self.rewards.instruction
         length = self.rewards.length
         if length is not None and length.needs_groups and self.group_size == 1:
