@@ -60,8 +60,8 @@ def main(composed: Composed) -> float | None:
         return None
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
-    problems = load(blueprint.data, blueprint.seed)
-    if not problems.test and (blueprint.keep_best or "").startswith("eval/"):
+    problems = load(blueprint.data, blueprint.seed, blueprint.eval_data)
+    if not (problems.test or problems.evaluations) and (blueprint.keep_best or "").startswith("eval/"):
         raise UserError(
             f"keep_best={blueprint.keep_best}: {blueprint.data.name} has no test problems; add some (docs/data.md), or type"
             " keep_best=reward_total"

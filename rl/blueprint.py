@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from renderers.base import RendererConfig
@@ -76,7 +76,7 @@ class EngineConfig:
 # computes, apart from the rounding of another device or micro-batch size.
 RESUMABLE = frozenset((
     "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
-    "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
+    "eval_data", "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
     "resume", "plan", "name", "device",
 ))  # fmt: skip
 
@@ -113,6 +113,7 @@ class Blueprint:
     max_steps: int | None
     epochs: int
     curriculum: Literal["none", "difficulty"]
+    eval_data: dict[str, DataConfig]
     eval_every: int
     eval_problems: int
     eval_completions: int
@@ -184,7 +185,8 @@ class Blueprint:
                 f"data={self.data.name}: has no train rows; it is for evaluation: type eval_data=[{self.data.name}] beside"
                 " the data to train on, or data.train_split=NAME"
             )
-        self.data.instruction = self.rewards.instruction
+        for data in (self.data, *self.eval_data.values()):
+            data.instruction = self.rewards.instruction
         length = self.rewards.length
         if length is not None and length.needs_groups and self.group_size == 1:
             raise UserError(
@@ -204,6 +206,10 @@ class Blueprint:
                     f"sampling.{truncated}: cutting tokens from the distribution makes importance weights wrong; leave it"
                     " off while training, or type sampling.allow_truncated_support=true"
                 )
+
+    def on(self, data: DataConfig) -> Blueprint:
+        """This blueprint with rewards that read answers as `data`, a set of `eval_data`, says."""
+        return replace(self, rewards=rewards_on(self.rewards, self.data, data))
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Steps of the run: `max_steps` if given (the data repeats as needed), else `epochs` passes over the data."""
@@ -235,6 +241,16 @@ def reward_set_from(node: Mapping[str, Any], length: Mapping[str, Any] | None = 
         )
     rule = convert(length, LengthRule, "length") if length else None
     return build(RewardSet, {**choices, "terms": terms, "length": rule}, "rewards")
+
+
+def rewards_on(rewards: RewardSet, own: DataConfig, data: DataConfig) -> RewardSet:
+    """The rewards of a blueprint whose data set is `own`, for answers to the questions of `data`.
+
+    Where the rewards differ from what `own` says, the user typed how to read answers, and that holds for every set.
+    """
+    region = data.answer_region if rewards.answer_region == own.answer_region else rewards.answer_region
+    tolerance = data.tolerance if rewards.tolerance == own.tolerance else rewards.tolerance
+    return rewards.reading(region, tolerance)
 
 
 def reward_from(node: Mapping[str, Any], key: str) -> Any:

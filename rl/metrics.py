@@ -34,13 +34,15 @@ absent when no reward grades answers.
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
 | `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
+
+An evaluation on test problems logs the first two groups as `eval/*`, or with `eval_data` as `eval/math_500/*` and so on.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
 from rewards.thinking_language import script_share
@@ -102,6 +104,16 @@ def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, floa
         "by_group/frac_mixed": counts[frozenset({True, False})] / len(outcomes),
         "by_group/frac_all_bad": counts[frozenset({False})] / len(outcomes),
     }
+
+
+def evaluated_sets(names: Iterable[str]) -> dict[str, str]:
+    """The evaluation sets in the names of logged metrics, each with the prefix of its metrics.
+
+    {"": "eval/"} without `eval_data`, else {"math_500": "eval/math_500/", ...}.
+    """
+    whole = (name for name in names if name.startswith("eval/") and name.endswith("/reward_total"))
+    prefixes = [name.removesuffix("reward_total") for name in whole]
+    return {prefix.removeprefix("eval/").rstrip("/"): prefix for prefix in prefixes}
 
 
 def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]:

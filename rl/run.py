@@ -57,8 +57,9 @@ def open_run(
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
         problems.keep_short_prompts(renderer)
         record_data(directory, problems)
-        for line in problems.report.lines():
-            log.info("%s", line)
+        for each in (problems, *problems.evaluations.values()):
+            for line in each.report.lines():
+                log.info("%s", line)
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
@@ -127,22 +128,24 @@ def _ranges(steps: list[int]) -> str:
 
 def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
     """Writes data.json. Raises UserError when a run that has checkpoints would continue on different problems."""
-    now = {
-        split: {"kept": len(found), "sha256": _fingerprint(found)}
-        for split, found in {"train": problems.train, "test": problems.test}.items()
-    }
+    splits = {"train": problems.train, "test": problems.test}
+    splits |= {f"eval_data.{name}": each.test for name, each in problems.evaluations.items()}
+    now = {split: {"kept": len(found), "sha256": _fingerprint(found)} for split, found in splits.items()}
     before = directory.read_json("data.json")
     for split, facts in now.items():
         if before.get(split) not in (None, facts) and any(directory.checkpoints.glob("step-*")):
             raise UserError(
                 f"run_dir={directory.path}: {_named(problems.config, split)} is not what this run was started with (its"
-                f" {split} problems differ; now {facts['kept']:,}); put the old data back, or give another run_dir"
+                f" {'train' if split == 'train' else 'test'} problems differ; now {facts['kept']:,}); put the old data back,"
+                " or give another run_dir"
             )
     directory.write_json("data.json", {**problems.report.to_json(), **now})
 
 
 def _named(config: DataConfig, split: str) -> str:
     """The override that names a split's data set."""
+    if split.startswith("eval_data."):
+        return split
     if split == "test" and config.test_path:
         return f"data.test_path={config.test_path}"
     return f"data.path={config.path}" if config.path else f"data={config.name}"

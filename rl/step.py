@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
@@ -50,6 +50,13 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+
+    def evaluations(self) -> dict[str, Run]:
+        """This run on each set of `eval_data`, by name; without them on its own test split, named ""."""
+        return {
+            name: replace(self, problems=problems, blueprint=self.blueprint.on(problems.config))
+            for name, problems in self.problems.evaluations.items()
+        } or {"": self}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rl.engines.base import Driver, Learner, SamplingParams, UpdateStats
 from rl.errors import NotFinite, Stopped, UserError
 from rl.evaluation.measures import measure
 from rl.losses.base import PolicyLoss, weigh
-from rl.metrics import lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import evaluated_sets, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
 from rl.rollouts import Rollout, TrainingRow
 from rl.saving import export_final, require_metric, save, save_at
@@ -150,7 +150,16 @@ def evaluate_at(run: Run, step: int) -> dict[str, float]:
 
 
 def evaluate(run: Run, step: int) -> dict[str, float]:
-    """Evaluates on the first `eval_problems` test problems, with the same problems and random numbers each time.
+    """`eval/*` metrics of the policy before `step`; with `eval_data`, `eval/NAME/*` of each set."""
+    return {
+        f"eval/{name}/{metric}" if name else f"eval/{metric}": value
+        for name, each in run.evaluations().items()
+        for metric, value in evaluate_set(each, step).items()
+    }
+
+
+def evaluate_set(run: Run, step: int) -> dict[str, float]:
+    """Metrics on the first `eval_problems` test problems, with the same problems and random numbers each time.
 
     Also appends the results, with intervals, to evaluations.jsonl.
     """
@@ -173,11 +182,15 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
         blueprint.rewards.vote(rollouts)
     measured = measure(rollouts, ks)
     answered = len({rollout.group for rollout in rollouts})
-    setting = {"budget": blueprint.max_tokens, "problems": answered, "completions": n}
+    setting = {
+        "data": run.problems.config.name,
+        "budget": blueprint.max_tokens,
+        "problems": answered,
+        "completions": n,
+    }
     run.loggers.evaluation(step, {**setting, "temperature": params.temperature, **measured})
     run.loggers.samples(step, samples(rollouts, blueprint.samples_per_step, "test"))
-    metrics = rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
-    return {f"eval/{name}": value for name, value in metrics.items()}
+    return rollout_metrics(rollouts) | {name: measured[name].value for name in measured if "@" in name}
 
 
 def finish(run: Run) -> None:
@@ -186,8 +199,9 @@ def finish(run: Run) -> None:
     if not run.blueprint.eval_every:
         return
     try:
-        if evaluation := evaluate(run, run.total_steps + 1):
-            log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
+        evaluation = evaluate(run, run.total_steps + 1)
+        for name, prefix in evaluated_sets(evaluation).items():
+            log.info("%s: reward_total %.3f", name or "test problems", evaluation[f"{prefix}reward_total"])
     except Stopped as reason:  # the training itself is complete
         log.warning("final evaluation skipped: %s", reason)
 
@@ -197,6 +211,7 @@ def samples(rollouts: Sequence[Rollout], count: int, split: str) -> list[dict[st
     return [
         {
             "split": split,
+            "data": r.problem.source,
             "id": r.problem.id,
             "language": r.problem.language,
             "question": r.problem.question,

@@ -138,6 +138,11 @@ def count_problems(
     return len(problems.train), "", len(problems.test)
 
 
+def evaluated(name: str, rows: int | None) -> str:
+    """A set of `eval_data` with its number of rows, where known."""
+    return f"{name} (not known before the download)" if rows is None else f"{name} ({rows:,} problems)"
+
+
 def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
@@ -146,9 +151,11 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     problems = min(blueprint.batch_size, train or blueprint.batch_size)
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
-    ceiling = token_ceiling(blueprint, steps, problems, test)
+    sets = {name: count_test_rows(data) for name, data in blueprint.eval_data.items()}
+    ceiling = token_ceiling(blueprint, steps, problems, list(sets.values()) or [test])
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
+        **({"evaluation sets": ", ".join(map(evaluated, sets, sets.values()))} if sets else {}),
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
         "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
         if known

@@ -58,8 +58,13 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in (*NODES, "length"):
-        if node in run and node not in typed:  # runs of older versions have no length
+    if "data" in typed and "eval_data" not in typed:
+        run = {
+            **run,
+            "eval_data": {},
+        }  # the data set that is typed replaces all that the run was evaluated on
+    for node in (*NODES, "length", "eval_data"):
+        if node in run and node in config and node not in typed:  # runs of older versions lack some
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
             for key, value in kept.items():

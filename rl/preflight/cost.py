@@ -53,7 +53,7 @@ def run_cost(
     rollouts: Sequence[Rollout],
     tokens_per_second: float,
     update_seconds_per_token: float,
-    test_problems: int,
+    test_problems: Sequence[int],
 ) -> RunCost:
     """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch.
 

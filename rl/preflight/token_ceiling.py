@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rl.blueprint import Blueprint
@@ -57,13 +58,16 @@ class Ceiling:
         }
 
 
-def token_ceiling(blueprint: Blueprint, steps: int, problems: int, test_problems: int | None) -> Ceiling:
+def token_ceiling(
+    blueprint: Blueprint, steps: int, problems: int, test_problems: Sequence[int | None]
+) -> Ceiling:
     """The ceiling of a run of `steps` steps whose batches have `problems` problems.
 
-    test_problems: of the data set; None: unknown, taken as enough for every evaluation.
+    test_problems: of each set that it evaluates on; None: unknown, taken as enough for every evaluation.
     """
     budget = blueprint.budget.first(blueprint.max_tokens)
-    tested = blueprint.eval_problems if test_problems is None else min(blueprint.eval_problems, test_problems)
+    most = blueprint.eval_problems
+    tested = sum(most if count is None else min(most, count) for count in test_problems)
     checked, completions = check_size(blueprint)
     return Ceiling(
         Sampling(steps, problems, blueprint.group_size, budget),
