@@ -51,7 +51,8 @@ def main(composed: Composed) -> float | None:
     ):
         if rank() > 0:
             return None
-        print(f"{done.path} is finished, step {done.step}; type a larger max_steps to train further")
+        longer = "max_steps" if blueprint.max_sampled_tokens is None else "max_sampled_tokens"
+        print(f"{done.path} is finished, step {done.step}; type a larger {longer} to train further")
         with place:
             return print_results(done)
     blueprint.engine.check(blueprint)

@@ -75,7 +75,7 @@ class EngineConfig:
 # Keys that may change on resume: length, what is saved and shown, and the device. None of them changes what a step
 # computes, apart from the rounding of another device or micro-batch size.
 RESUMABLE = frozenset((
-    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
+    "max_steps", "max_sampled_tokens", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
     "eval_data", "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
     "resume", "plan", "name", "device",
 ))  # fmt: skip
@@ -111,6 +111,7 @@ class Blueprint:
     learning_rate: float
     temperature: float
     max_steps: int | None
+    max_sampled_tokens: int | None
     epochs: int
     curriculum: Literal["none", "difficulty"]
     eval_data: dict[str, DataConfig]
@@ -145,6 +146,13 @@ class Blueprint:
             "a positive integer",
             40,
         )
+        limit = self.max_sampled_tokens
+        require(limit is None or limit >= 1, "max_sampled_tokens", limit, "a positive integer", 200000)
+        if limit is not None and (self.optimizer.schedule != "constant" or self.optimizer.warmup):
+            raise UserError(
+                f"max_sampled_tokens={limit}: the number of steps is not known, and optimizer.schedule and optimizer.warmup"
+                " need it; type optimizer.schedule=constant optimizer.warmup=0, or max_steps instead"
+            )
         require(self.epochs >= 1, "epochs", self.epochs, "a positive integer", 1)
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
         require(self.eval_problems >= 1, "eval_problems", self.eval_problems, "a positive integer", 64)

@@ -17,6 +17,7 @@ absent when no reward grades answers.
 | `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` allows at this step |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
+| `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |

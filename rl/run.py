@@ -27,7 +27,7 @@ from rl.models.loading import open_renderer
 from rl.rollouts import Problem
 from rl.saving import RENDERER
 from rl.signals import Interrupted
-from rl.step import Run
+from rl.step import Run, SampledTokens
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, State
@@ -66,7 +66,8 @@ def open_run(
         done = resume(engine.learner, renderer, directory)
         start.accepted = True
         directory.write_asked(config, overrides)
-        for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
+        logged = read_jsonl(directory.path / "metrics.jsonl")
+        for last in logged[-1:]:
             engine.sampler.recall(last)
         total_steps = blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size))
         directory.write_status("running", done)
@@ -74,13 +75,24 @@ def open_run(
         loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
         if blueprint.curriculum == "difficulty":
             problems.curriculum = EasiestFirst(problems.train, total_steps, problems.config.name)
-        budget = budget_after(
-            blueprint.budget, blueprint.max_tokens, read_jsonl(directory.path / "metrics.jsonl", done)
-        )
+        rows = read_jsonl(directory.path / "metrics.jsonl", done)
+        budget = budget_after(blueprint.budget, blueprint.max_tokens, rows)
+        before = rows[-1].get("sampled_tokens", 0) if rows else 0
+        sampled = SampledTokens(int(before), blueprint.max_sampled_tokens)
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, renderer, engine, loggers, directory, watchdog, budget, total_steps, done
+                blueprint,
+                problems,
+                renderer,
+                engine,
+                loggers,
+                directory,
+                watchdog,
+                budget,
+                sampled,
+                total_steps,
+                done,
             )
 
 

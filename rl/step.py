@@ -32,11 +32,23 @@ class PendingBatch:
     version: int
 
 
+@dataclass
+class SampledTokens:
+    """Completion tokens that the training steps have sampled, and the number that ends the run (None: only steps do)."""
+
+    total: int
+    limit: int | None
+
+    @property
+    def spent(self) -> bool:
+        return self.limit is not None and self.total >= self.limit
+
+
 @dataclass(frozen=True)
 class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
-    pending: batches requested ahead of their step, by step.
+    total_steps: where it ends, unless `sampled` reaches its limit earlier. pending: batches requested ahead of their step, by step.
     """
 
     blueprint: Blueprint
@@ -47,9 +59,14 @@ class Run:
     directory: RunDirectory
     watchdog: Watchdog
     budget: Budget
+    sampled: SampledTokens
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+
+    def ends_with(self, step: int) -> bool:
+        """Whether `step`, which was just trained, is the last one."""
+        return step >= self.total_steps or self.sampled.spent
 
     def evaluations(self) -> dict[str, Run]:
         """This run on each set of `eval_data`, by name; without them on its own test split, named ""."""

@@ -37,7 +37,9 @@ def train(run: Run) -> None:
             if isinstance(learner, Driver):
                 learner.drive(RunSteps(run))
             else:
-                for step in range(run.done + 1, run.total_steps + 1):
+                step = run.done
+                while not run.ends_with(step):
+                    step += 1
                     take_step(run, learner, step)
             finish(run)
     except (signals.Interrupted, Stopped):
@@ -109,7 +111,10 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
-    metrics |= batch.timer.metrics(sum(len(r.completion.tokens) for r in rollouts)) | batch.evaluation
+    tokens = sum(len(r.completion.tokens) for r in rollouts)
+    run.sampled.total += tokens
+    metrics["sampled_tokens"] = run.sampled.total
+    metrics |= batch.timer.metrics(tokens) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     run.loggers.log(step, metrics)
@@ -199,7 +204,7 @@ def finish(run: Run) -> None:
     if not run.blueprint.eval_every:
         return
     try:
-        evaluation = evaluate(run, run.total_steps + 1)
+        evaluation = evaluate(run, run.directory.step + 1)
         for name, prefix in evaluated_sets(evaluation).items():
             log.info("%s: reward_total %.3f", name or "test problems", evaluation[f"{prefix}reward_total"])
     except Stopped as reason:  # the training itself is complete

@@ -27,7 +27,13 @@ from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
+GLOBAL_GROUPS = (
+    "debug",
+    "sweep",
+    "experiment",
+    "method",
+    "loss",
+)  # groups that may set root keys, strongest first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -151,13 +157,14 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     problems = min(blueprint.batch_size, train or blueprint.batch_size)
     steps = blueprint.total_steps((train or 0) // problems)
     rollouts = problems * blueprint.group_size
+    at_most_steps = "at most " if blueprint.max_sampled_tokens else at_most * (blueprint.max_steps is None)
     sets = {name: count_test_rows(data) for name, data in blueprint.eval_data.items()}
     ceiling = token_ceiling(blueprint, steps, problems, list(sets.values()) or [test])
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         **({"evaluation sets": ", ".join(map(evaluated, sets, sets.values()))} if sets else {}),
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
-        "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
+        "optimiser steps": f"{at_most_steps}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
         **(

@@ -5,6 +5,7 @@ The estimates assume that completions keep their length during training.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -71,6 +72,8 @@ def run_cost(
 
     step = sampled(ceiling.training)
     prompt, completion = step.prefill, step.sample
+    if blueprint.max_sampled_tokens is not None:
+        steps = min(steps, math.ceil(blueprint.max_sampled_tokens / max(1, completion)))
     others = [sampled(part) * part.batches for part in (ceiling.evaluations, ceiling.preflight)]
     prices = blueprint.engine.usd_per_million(blueprint)
     tokens = sum(others, batch_tokens(prompt, completion, blueprint.loss.passes) * steps)

@@ -14,12 +14,16 @@ CHECK_COMPLETIONS = 8
 
 @dataclass(frozen=True)
 class Sampling:
-    """`batches` batches of `problems` x `completions` rollouts, each of at most `max_tokens` completion tokens."""
+    """`batches` batches of `problems` x `completions` rollouts, each of at most `max_tokens` completion tokens.
+
+    limit: no further batch once so many tokens are sampled.
+    """
 
     batches: int
     problems: int
     completions: int
     max_tokens: int
+    limit: int | None = None
 
     @property
     def rollouts(self) -> int:
@@ -29,7 +33,8 @@ class Sampling:
     @property
     def tokens(self) -> int:
         """In all batches, if the budget cuts every completion."""
-        return self.batches * self.rollouts * self.max_tokens
+        most = self.batches * self.rollouts * self.max_tokens
+        return most if self.limit is None else min(most, self.limit - 1 + self.rollouts * self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,11 @@ class Ceiling:
 
     def lines(self) -> dict[str, str]:
         """What each part adds, for a table; only the parts that sample anything."""
+        limit = self.training.limit
         times = {
-            "training": f"{self.training.batches:,} steps x ",
+            "training": f"{self.training.batches:,} steps x "
+            if limit is None
+            else f"to the step that reaches {limit:,} tokens, at most {self.training.batches:,} steps x ",
             "evaluations": f"{self.evaluations.batches:,} x ",
             "preflight": "",
         }
@@ -70,7 +78,7 @@ def token_ceiling(
     tested = sum(most if count is None else min(most, count) for count in test_problems)
     checked, completions = check_size(blueprint)
     return Ceiling(
-        Sampling(steps, problems, blueprint.group_size, budget),
+        Sampling(steps, problems, blueprint.group_size, budget, blueprint.max_sampled_tokens),
         Sampling(
             evaluations(steps, blueprint.eval_every), tested, blueprint.eval_completions, blueprint.max_tokens
         ),

@@ -154,6 +154,8 @@ def test_the_terminal_has_a_line_and_a_column_for_each_set() -> None:
 
 
 def test_samples_of_two_sets_are_not_paired() -> None:
-    rows = [{"step": step, "id": "test-0", "data": data, "question": data} for step in (1, 2) for data in "ab"]
+    rows = [
+        {"step": step, "id": "test-0", "data": data, "question": data} for step in (1, 2) for data in "ab"
+    ]
     pairs, same = before_and_after(rows)
     assert same and [(early["data"], late["data"]) for early, late in pairs] == [("a", "a"), ("b", "b")]
