@@ -84,7 +84,7 @@ class RewardSet:
     def reading(self, answer_region: AnswerRegion, tolerance: float) -> RewardSet:
         """The same rewards for data whose answers are found and compared in another way; it shares the workers."""
         other = replace(self, answer_region=answer_region, tolerance=tolerance)
-        other._grader = self._grader.reading(answer_region, tolerance)
+        other._grader, other._warned = self._grader.reading(answer_region, tolerance), self._warned
         return other
 
     @property

@@ -127,7 +127,7 @@ def _t95(freedom: int) -> float:
     """The 97.5 % point of Student's t distribution."""
     if freedom <= len(T95):
         return T95[freedom - 1]
-    # Cornish and Fisher's expansion in 1 / freedom: right to three digits here.
+    # Cornish and Fisher's expansion in 1 / freedom, within 0.003 here.
     first, second = (Z95**3 + Z95) / 4, (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / 96
     return Z95 + first / freedom + second / freedom**2
 

@@ -115,12 +115,15 @@ def _over_seeds(measured: Sequence[Measured]) -> Measured:
     found = {}
     for name in MEASURES:
         if all(name in each for each in measured):
-            value, low, high = estimate_over_seeds([each[name] for each in measured])
-            top = 1.0 if name in SHARES else math.inf
-            found[name] = (
-                Estimate(value, max(0.0, low), min(top, high)) if low == low else Estimate(value, low, high)
-            )
+            found[name] = within(estimate_over_seeds([each[name] for each in measured]), name in SHARES)
     return found
+
+
+def within(estimate: Estimate, share: bool) -> Estimate:
+    """The estimate with an interval that has no impossible values: none below 0, of a share none above 1."""
+    if math.isnan(estimate.low):
+        return estimate
+    return estimate._replace(low=max(0.0, estimate.low), high=min(1.0 if share else math.inf, estimate.high))
 
 
 def settings(jobs: Sequence[Job]) -> list[Setting]:
@@ -129,10 +132,9 @@ def settings(jobs: Sequence[Job]) -> list[Setting]:
     keys = [key for key in varied(done) if key != SEED]
     found: dict[str, list[Job]] = {}
     for job in done:
-        pairs = [(key, _short(job.settings[key])) for key in keys if key in job.settings]
-        label = (
-            pairs[0][1] if len(keys) == 1 and pairs else ", ".join(f"{key}={value}" for key, value in pairs)
-        )
+        chosen = {key: _short(job.settings[key]) for key in keys if key in job.settings}
+        alone = len(keys) == 1  # then the value says enough
+        label = ", ".join(value if alone else f"{key}={value}" for key, value in chosen.items())
         found.setdefault(label, []).append(job)
     return [Setting(label, same) for label, same in found.items()]
 
@@ -150,9 +152,8 @@ def ranked(compared: Sequence[Setting]) -> list[Setting]:
 
 def data_sets(jobs: Sequence[Job]) -> list[str]:
     """The data sets that the finished jobs were evaluated on; [""] without any evaluation."""
-    return list(dict.fromkeys(data for job in jobs if job.finished for data in by_set(job.evaluations))) or [
-        ""
-    ]
+    found = dict.fromkeys(data for job in jobs if job.finished for data in by_set(job.evaluations))
+    return list(found) or [""]
 
 
 def is_sweep(folder: Path) -> bool:
