@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl.evaluation.statistics import Estimate
 from rl.report.style import Colors, Words
@@ -36,7 +36,7 @@ def draw_comparison(compared: Sequence[Setting], colors: Colors, words: Words) -
     rows = range(len(compared))
     axes.set_yticks(rows, [each.label for each in compared])
     axes.set_ylim(len(compared) - 0.5, -0.5)
-    looks = {
+    looks: dict[str, dict[str, Any]] = {
         "before_training": {"color": colors[6], "markerfacecolor": "none"},
         "after_training": {"color": colors[0]},
     }
