@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-tinker lint format bench clean
+.PHONY: help demo test test-slow test-tinker test-servers lint format bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -31,14 +31,17 @@ test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hyp
 test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this CPU; the first time it installs about 6 GB.
 	TANKA_TEST_TINKER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_tinker_server.py
 
+test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU; the first time it installs about 4 GB.
+	TANKA_TEST_SERVERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recipes/test_translate_server.py
+
 lint: .venv/installed-dev  ## Linter, formatter, type checker.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 format: .venv/installed-dev  ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: .venv/installed-dev  ## Measure speed and memory beside peers on this machine (an hour), for docs/performance.md.
-	for name in grading sampling learner training scale; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+bench: .venv/installed-dev  ## Measure speed and memory beside peers on this machine (two hours), for docs/performance.md.
+	for name in grading sampling learner training scale progress busy; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 	$(BIN)/python -m benchmarks.table
 
 clean:  ## Remove the environment and caches; runs/ stays.

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -125,10 +125,20 @@ class Laps:
         self.start = now()
 
 
-def in_fresh_process(module: str, *arguments: str) -> Figures:
-    """Runs `python -m module arguments`, whose last line of output is a JSON object of figures."""
+def in_fresh_process(
+    module: str, *arguments: str, environment: Mapping[str, str | None] | None = None
+) -> Figures:
+    """Runs `python -m module arguments`, whose last line of output is a JSON object of figures.
+
+    environment: changes to the environment variables; None removes one.
+    """
+    variables = {**os.environ, **(environment or {})}
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], text=True, stdout=subprocess.PIPE, check=True
+        [sys.executable, "-m", module, *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+        env={name: value for name, value in variables.items() if value is not None},
     )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -23,8 +23,8 @@ from recipes.cli.compose import CONF, register_resolvers, resolved
 from rl.blueprint import blueprint_from
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
-from rl.engines.local.learner import autocast
 from rl.engines.local.memory import default_kv_gb
+from rl.engines.local.precision import autocast, compute_dtype
 from rl.engines.local.sampler import sample
 from rl.models.loading import open_renderer
 
@@ -93,7 +93,7 @@ def llama_135m() -> Case:
 def ours(case: Case) -> Figures:
     params = SamplingParams(case.max_tokens, 1.0, case.stop_ids, seed=0)
     start = now()
-    with autocast(DEVICE):
+    with autocast(DEVICE, compute_dtype(case.model, "auto")):
         groups = sample(case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30)
     return rates(since(start), sum(len(completion.tokens) for group in groups for completion in group))
 
@@ -108,7 +108,7 @@ def generate(case: Case, cache: str | None) -> Figures:
     )
     stops = None if case.stop_ids == NO_STOP else sorted(case.stop_ids)
     start = now()
-    with autocast(DEVICE):
+    with autocast(DEVICE, torch.bfloat16 if ON_GPU else torch.float32):
         sequences = case.model.generate(
             input_ids=ids.to(DEVICE),
             attention_mask=mask.to(DEVICE),

@@ -23,10 +23,11 @@ from trl import GRPOTrainer
 from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fresh_process, rounds_from
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from recipes.cli.compose import CONF, register_resolvers, resolved
-from rl.blueprint import Blueprint, blueprint_from
+from rl.blueprint import Blueprint, blueprint_from, resumable_keys
+from rl.collecting import one_turn
 from rl.data.problems import load
 from rl.models.loading import open_renderer
-from rl.rollouts import Completion, Rollout
+from rl.rollouts import Completion
 from rl.run import open_run
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import open_directory
@@ -100,7 +101,9 @@ def ours(tree: dict[str, Any]) -> tuple[list[float], list[Figures]]:
     """Runs the main job in this process; a step lasts from one logged line to the next."""
     blueprint = blueprint_from(tree)
     with tempfile.TemporaryDirectory() as folder:
-        directory = open_directory(Path(folder, "run"), Path(folder), tree, [], resume=True)
+        directory = open_directory(
+            Path(folder, "run"), Path(folder), tree, [], resume=True, resumable=resumable_keys(blueprint)
+        )
         with open_run(blueprint, load(blueprint.data, blueprint.seed), directory, tree, []) as run:
             log, laps = run.loggers.log, Laps()
 
@@ -133,7 +136,7 @@ def trl(blueprint: Blueprint, settings: dict[str, Any]) -> tuple[list[float], li
         for ids, i in zip(completion_ids, number, strict=True):
             stopped = ids[-1] in renderer.stop_ids
             completion = Completion(ids, [0.0] * len(ids), "stop" if stopped else "length")
-            rollouts.append(Rollout(problems[i], i, prompts[i], completion, renderer.parse(completion)))
+            rollouts.append(one_turn(problems[i], i, prompts[i], completion, renderer))
         blueprint.rewards.score(rollouts)
         means.append(statistics.fmean(rollout.reward for rollout in rollouts))
         return [rollout.reward for rollout in rollouts]

@@ -1,4 +1,4 @@
-"""Builds the embedded model from scratch: `python -m recipes.build_tiny out=PATH`."""
+"""Builds an embedded model from scratch: `python -m recipes.build_tiny out=PATH`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ def main(composed: Composed) -> None:
     import torch
 
     from rl.tiny.build import corpus, make_model, make_tokenizer, teach
-    from rl.tiny.card import card
 
     config: TinyConfig = build(TinyConfig, composed.tree)
+    if config.kind == "agent":
+        from rl.tiny.agent_card import card
+    else:
+        from rl.tiny.card import card
     out = Path(config.out).expanduser()
     started = time.perf_counter()
     torch.manual_seed(config.seed)
-    tokenizer = make_tokenizer(corpus(config))
+    tokenizer = make_tokenizer(corpus(config), config.kind)
     model = make_model(tokenizer)
     print(f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens")
     teach(model, tokenizer, config, log=print)

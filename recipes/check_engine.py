@@ -26,6 +26,7 @@ def main(composed: Composed) -> None:
     """Takes the same training step on the service and here and compares the two; exit code 1 if they differ."""
     blueprint = blueprint_from(composed.tree)
     blueprint.engine.check(blueprint)
+    blueprint.environment.check()
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed)

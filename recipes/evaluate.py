@@ -6,30 +6,35 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from environments.base import EnvironmentConfig
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
+from rewards.from_config import rewards_on
 from rewards.reward_set import RewardSet
-from rl.blueprint import rewards_on
+from rl import progress
+from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load, load_test
 from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
-from rl.evaluation.measures import Result, Sampled, evaluate
+from rl.evaluation.measures import Result, evaluate
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
 from rl.models.hub import require_model
 from rl.models.loading import context_of, open_renderer
 from rl.report.words import WORDS
-from rl.rollouts import Problem
+from rl.rollouts import Problem, Rollout
 from rl.schema import build
 from rl.storage.disk import disk_errors, made_folder
+from rl.task import Task, open_task
 from rl.terminal import open_console
 
 SAMPLED_COMPLETIONS = 8
@@ -44,6 +49,7 @@ class EvaluateConfig:
     eval_data: dict[str, DataConfig]
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     run: str | None
     adapter: str | None
     split: Literal["test", "train"]
@@ -104,37 +110,38 @@ def main(composed: Composed) -> None:
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"budgets": [max_tokens]})
     config: EvaluateConfig = build(EvaluateConfig, tree)
     out = folder_of(composed, config)
+    config.environment.check()
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     sets = [(data, problems_of(config, data, problem_seed)) for data in config.sets]
     with closing(config.rewards) as rewards:
         rewards.start()
-        _, renderer = open_renderer(config.model, config.renderer)
-        prompts = [[renderer.prompt(data.messages(p)) for p in problems] for data, problems in sets]
-        require_budget_fits(config.model, [each for group in prompts for each in group], max(config.budgets))
-        policies = load_base_and_trained(config.model, renderer, weights, config.device)
-        rewards.check()
-        for (data, problems), group in zip(sets, prompts, strict=True):
-            results = evaluate_set(config, policies, data, problems, group)
-            folder = out / data.name if config.eval_data else out
-            show(config, data, len(problems), results, folder)
+        with progress.task("starting"):
+            _, renderer = open_renderer(config.model, config.renderer)
+            tasks = [open_task(data.messages, renderer, config.environment, config.model) for data, _ in sets]
+            if config.environment.single_turn:
+                prompts = [task.prompts(problems) for task, (_, problems) in zip(tasks, sets, strict=True)]
+                require_budget_fits(config.model, list(chain(*prompts)), max(config.budgets))
+            policies = load_base_and_trained(config.model, renderer, weights, config.device)
+            rewards.check()
+        for task, (data, problems) in zip(tasks, sets, strict=True):
+            results = evaluate_set(config, policies, task, data, problems)
+            show(config, data, len(problems), results, out / data.name if config.eval_data else out)
 
 
 def evaluate_set(
     config: EvaluateConfig,
     policies: BaseAndTrained,
+    task: Task,
     data: DataConfig,
     problems: Sequence[Problem],
-    prompts: Sequence[list[int]],
 ) -> list[Result]:
     """The results of both sides on the problems of one set, read as the set says."""
     budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
-    params = SamplingParams(budgets[-1], config.temperature, policies.renderer.stop_ids, config.seed)
-    sampled = {
-        side: answers_of(policies, side, problems, prompts, config.n, params) for side in policies.models
-    }
+    params = SamplingParams(budgets[-1], config.temperature, task.renderer.stop_ids, config.seed)
+    sampled = {side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models}
     rewards = rewards_on(config.rewards, config.data, data)
-    return evaluate(sampled, budgets, ks, policies.renderer, rewards)
+    return evaluate(sampled, budgets, ks, task.renderer, rewards)
 
 
 def show(
@@ -196,19 +203,19 @@ def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], bu
 def answers_of(
     policies: BaseAndTrained,
     side: str,
+    task: Task,
     problems: Sequence[Problem],
-    prompts: Sequence[list[int]],
     n: int,
     params: SamplingParams,
-) -> Sampled:
-    """One side's completions; prints how many there are and how long they took."""
+) -> list[Rollout]:
+    """One side's rollouts; prints how many there are and how long they took."""
     print(
         f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
     )
     start = time.perf_counter()
-    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"):
-        sampled = policies.sample(side, problems, prompts, n, params)
-    tokens = sum(len(each.tokens) for group in sampled.completions for each in group)
+    with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"), progress.task(side):
+        sampled = roll_out(policies.sampler(side), task, problems, n, params)
+    tokens = sum(rollout.length for rollout in sampled)
     seconds = time.perf_counter() - start
     print(f"{side}: {tokens:,} tokens in {seconds:.1f} s", flush=True)
     return sampled

@@ -16,6 +16,7 @@ from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample, Verdict, parse_text
 from rewards.grading.golds import GoldError, canonical_gold, canonical_raw_gold
+from rl import progress
 from rl.errors import UserError
 from rl.schema import build
 from rl.storage.disk import disk_errors
@@ -55,7 +56,7 @@ def main(composed: Composed) -> None:
     rows = read_rows(Path(config.file).expanduser(), config.raw_gold)
     with replacing(config.out, source=Path(config.file).expanduser()) as file:
         results = grade_rows(rows, config.answer_region)
-        for result in results:
+        for result in progress.counted(results, "writing verdicts", len(results), "rows"):
             write_row(file, result)
     rich.print(verdict_table(results))
     print(f"{len(results)} rows: {Path(config.out).expanduser()}")
@@ -96,7 +97,7 @@ def read_rows(path: Path, raw_gold: bool) -> list[Row]:
     if not path.is_file():
         raise UserError(f"file={path}: no such file; expected JSONL with id, completion and gold")
     rows = []
-    with path.open("rb") as lines:
+    with path.open("rb") as lines, progress.reading(lines):
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:

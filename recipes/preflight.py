@@ -10,10 +10,12 @@ from typing import Literal, cast
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
+from rl import progress
 from rl.blueprint import Blueprint, blueprint_from
 from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner
 from rl.errors import UserError, require
+from rl.evaluation.measures import within
 from rl.models.hub import require_model
 from rl.preflight.check import Preflight, prompts_of, read_budgets, sample_prompts
 from rl.preflight.cost import RunCost, forward_seconds_per_token, run_cost
@@ -64,6 +66,7 @@ def main(composed: Composed) -> None:
             " completions"
         )
     blueprint.engine.check(blueprint)
+    blueprint.environment.check()
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
     problems = load(blueprint.data, blueprint.seed, blueprint.eval_data)
@@ -84,13 +87,17 @@ def measure_run(
 ) -> tuple[Preflight, RunCost, Memory | None]:
     """What each budget does, what the run would cost, and the memory of a step of `engine=local`."""
     from rl.models.loading import open_renderer
+    from rl.task import open_task
 
     blueprint.rewards.start()
-    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-    problems.keep_short_prompts(renderer)
-    prompted = prompts_of(blueprint, problems, renderer, choices.problems)
-    budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
-    with closing(blueprint.engine.open(blueprint, tokenizer)) as engine:
+    with progress.task("starting"):
+        tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        problems.keep_short_prompts(task.prompt)
+        prompted = prompts_of(blueprint, problems, task, choices.problems)
+        budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
+        opened = blueprint.engine.open(blueprint, tokenizer)
+    with closing(opened) as engine:
         blueprint.rewards.check()
         print(
             f"{len(prompted.problems)} problems x {choices.completions} completions, {budgets[-1]} tokens at most",
@@ -98,12 +105,10 @@ def measure_run(
         )
         memory = blueprint.engine.step_memory(blueprint, max(map(len, prompted.prompts)))
         start = time.perf_counter()
-        sampled = sample_prompts(
-            blueprint, renderer, engine.sampler, prompted, choices.completions, budgets[-1]
-        )
+        sampled = sample_prompts(blueprint, task, engine.sampler, prompted, choices.completions, budgets[-1])
         seconds = time.perf_counter() - start
         found = read_budgets(blueprint, renderer, sampled, budgets)
-        rollouts = sampled.at(found.budget, renderer)
+        rollouts = within(sampled, found.budget, renderer)
         # The first `problems` rollouts are whole groups, as in training: the learner reads a group's prompt once.
         forward = forward_seconds_per_token(cast(Learner, engine.learner), rollouts[: choices.problems])
         cost = run_cost(
@@ -111,9 +116,10 @@ def measure_run(
             steps=blueprint.total_steps(problems.steps_per_epoch(blueprint.batch_size)),
             problems=min(blueprint.batch_size, len(problems.train)),
             rollouts=rollouts,
-            tokens_per_second=sum(len(c.tokens) for group in sampled.completions for c in group) / seconds,
+            tokens_per_second=sum(r.length for r in sampled) / seconds,
             update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
             test_problems=[len(each.test) for each in problems.evaluations.values()] or [len(problems.test)],
+            signal=found.readings[found.budget]["signal"].value,
         )
         return found, cost, memory
 

@@ -6,13 +6,13 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
-from rl import signals, threads
+from rl import progress, signals, threads
 from rl.blueprint import Blueprint, blueprint_from, resumable_keys
 from rl.data.problems import ProblemSet, load
 from rl.engines.launch import rank
@@ -56,6 +56,7 @@ def main(composed: Composed) -> float | None:
         with place:
             return print_results(done)
     blueprint.engine.check(blueprint)
+    blueprint.environment.check()
     if rank() > 0:
         help_rank_0(blueprint)
         return None
@@ -91,7 +92,11 @@ def run(
         from rl.run import open_run
         from rl.train import train
 
-        with open_run(blueprint, problems, directory, composed.tree, composed.overrides) as opened:
+        with ExitStack() as stack:
+            with progress.task("starting"):
+                opened = stack.enter_context(
+                    open_run(blueprint, problems, directory, composed.tree, composed.overrides)
+                )
             train(opened)
         return print_results(directory)
 
@@ -121,7 +126,8 @@ def print_results(directory: RunDirectory) -> float | None:
     rows = read_jsonl(directory.path / "metrics.jsonl")
     if rows:
         console.print(summary_table(rows))
-    report = write_report(directory.path) if rows else "none: metrics.jsonl holds no step"
+    with progress.task("writing the report"):
+        report = write_report(directory.path) if rows else "none: metrics.jsonl holds no step"
     console.print(f"weights: {directory.final}", f"report:  {report}", sep="\n", soft_wrap=True)
     good = last_mean(rows, "frac_all_good")
     return last_mean(rows, "reward_total") if good is None else good

@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from environments.base import EnvironmentConfig
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of
@@ -24,19 +25,22 @@ from renderers.base import RendererConfig
 from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
+from rl import progress
 from rl.boxes import holds_box
+from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
-from rl.loggers.console import mark_boxes
+from rl.loggers.console import earlier_message, mark_boxes
 from rl.models.config import ModelConfig
 from rl.models.hub import require_model
 from rl.models.loading import open_renderer
-from rl.rollouts import Parsed, Problem, Rollout
+from rl.rollouts import Parsed, Problem, Rollout, conversation
 from rl.schema import build
 from rl.storage.file_kinds import advice
+from rl.task import open_task
 from rl.terminal import open_console
 
 
@@ -48,6 +52,7 @@ class SampleConfig:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     run: str | None
     adapter: str | None
     rows: int
@@ -84,11 +89,13 @@ def main(composed: Composed) -> None:
     """Answers the prompts with each model; prints thinking, answers, lengths, verdicts and the time taken."""
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"max_tokens": max_tokens})
     config: SampleConfig = build(SampleConfig, tree)
+    config.environment.check()
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
-    _, renderer = open_renderer(config.model, config.renderer)
-    policies = load_base_and_trained(config.model, renderer, weights, config.device)
+    with progress.task("starting"):
+        _, renderer = open_renderer(config.model, config.renderer)
+        policies = load_base_and_trained(config.model, renderer, weights, config.device)
     console = open_console()
     with closing(config.rewards):
         for problems in batches or typed(console, config.data):
@@ -176,14 +183,15 @@ class Answers:
 
 def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Problem]) -> dict[str, Answers]:
     """One rollout of each problem for each side, graded if all answers are known."""
-    budget, renderer = config.max_tokens, policies.renderer
-    params = SamplingParams(budget, config.temperature, renderer.stop_ids, config.seed)
-    prompts = [renderer.prompt(config.data.messages(problem)) for problem in problems]
+    renderer = policies.renderer
+    params = SamplingParams(config.max_tokens, config.temperature, renderer.stop_ids, config.seed)
+    task = open_task(config.data.messages, renderer, config.environment, config.model)
     answers = {}
     for side in policies.models:
         start = time.perf_counter()
-        sampled = policies.sample(side, problems, prompts, 1, params)
-        answers[side] = Answers(sampled.at(budget, renderer), time.perf_counter() - start)
+        with progress.task(side):
+            rollouts = roll_out(policies.sampler(side), task, problems, 1, params)
+        answers[side] = Answers(rollouts, time.perf_counter() - start)
     if all(problem.answer for problem in problems):
         for each in answers.values():
             config.rewards.score(each.rollouts, watch=False)
@@ -202,18 +210,20 @@ def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
 
 
 def show_rollout(rollout: Rollout) -> Group:
-    """Thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
+    """Earlier turns, thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
-    facts = Text(
-        f"{len(rollout.completion.tokens)} tokens, {'CUT' if parsed.ended == 'length' else parsed.ended}",
-        "dim",
-    )
+    ended: str = "CUT" if parsed.ended == "length" else parsed.ended
+    if rollout.ended not in ("answered", "budget"):
+        ended = f"ended by {rollout.ended}"
+    turns = f", {len(rollout.turns)} turns" if len(rollout.turns) > 1 else ""
+    facts = Text(f"{rollout.length} tokens{turns}, {ended}", "dim")
     if holds_box(parsed.thinking):
         facts.append(", box in thinking", "yellow")
     if verdict is not None:
         facts.append(f", {verdict.reason} (gold {verdict.gold})", "green" if verdict.correct else "red")
     parts = [tagged_thinking(parsed), mark_boxes(parsed.text.strip(), "", "bold green")]
-    return Group(*(part for part in parts if part), facts)
+    earlier = [earlier_message(message) for message in conversation(rollout)[:-1]]
+    return Group(*(part for part in [*earlier, *parts] if part), facts)
 
 
 def tagged_thinking(parsed: Parsed) -> Text:
@@ -230,8 +240,8 @@ def totals(answers: Mapping[str, Answers]) -> Table:
     table = Table("", "tokens (mean)", "seconds", "cut", "box in thinking", "correct")
     for side, each in answers.items():
         rollouts, count = each.rollouts, len(each.rollouts)
-        tokens = sum(len(r.completion.tokens) for r in rollouts) / count
-        cut = sum(r.parsed.ended == "length" for r in rollouts) / count
+        tokens = sum(r.length for r in rollouts) / count
+        cut = sum(r.truncated for r in rollouts) / count
         boxed = sum(holds_box(r.parsed.thinking) for r in rollouts) / count
         graded = all(r.verdict is not None for r in rollouts)
         correct = f"{sum(r.verdict.correct for r in rollouts) / count:.0%}" if graded else "-"

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from renderers.tool_calls import Call, hermes_calls
 from rl.errors import UserError
 from rl.rollouts import Completion, Message, Parsed
 from rl.schema import TARGET, bound, locate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+ToolSchema = dict[str, Any]  # as transformers' get_json_schema writes it
 
 # The conversation that a fingerprint hashes. It has no system turn, to include a template's default system prompt, and
 # an earlier assistant turn, to include the template's treatment of history.
@@ -79,7 +82,8 @@ class OwnRendererConfig(RendererConfig):
 
 class Renderer(Protocol):
     """A chat format bound to one tokenizer. A subclass sets `name` and `stop_ids` and defines `prompt` and `parse`
-    (renderers.parsing.Parser does the parsing); the other members have defaults.
+    (renderers.parsing.Parser does the parsing); the other members have defaults. Environments of several turns also need
+    `continuation`.
 
     stop_ids: every id that ends a completion. stop_text: text that ends one, for formats without an end-of-turn token.
     prefilled: the prompt ends with the opening think tag, so a completion starts inside the reasoning.
@@ -90,9 +94,27 @@ class Renderer(Protocol):
     stop_text: str | None = None
     prefilled: bool = False
 
-    def prompt(self, messages: list[Message]) -> list[int]:
-        """The ids up to and including the header of the assistant's next turn, with one BOS if the model uses it."""
+    def prompt(self, messages: list[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
+        """The ids up to and including the header of the assistant's next turn, with one BOS if the model uses it.
+
+        tools: what the model may call. Callers leave it out without tools, so a format of your own may do without it.
+        """
         ...
+
+    def continuation(self, messages: list[Message]) -> list[int]:
+        """The ids that follow an assistant's stop token: `messages` and the header of the assistant's next turn.
+
+        messages: the tools' answers (role `tool`) or a user's turn. A conversation is only appended to: what was
+        sampled and shown before is never rendered again. Raises UserError when the format has no such turns.
+        """
+        raise UserError(
+            f"renderer={self.name}: it cannot continue a conversation, which an environment of several turns needs;"
+            " type renderer=chat_template, or define `continuation` in your own renderer (docs/environments.md)"
+        )
+
+    def calls(self, parsed: Parsed) -> list[Call]:
+        """The tool calls of an answer, in the order written. Calls in the thinking do not count. Never raises."""
+        return hermes_calls(parsed.text)
 
     def parse(self, completion: Completion) -> Parsed:
         """Splits the sampled ids into thinking and answer. Never raises."""

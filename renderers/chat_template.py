@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from renderers.base import TRIED, Renderer, lacks_content, probe
+from renderers.base import TRIED, Renderer, ToolSchema, lacks_content, probe
 from renderers.parsing import THINK_CLOSE, THINK_OPEN, Parser
 from renderers.tokens import control_pattern, encode, shield
+from renderers.tool_calls import Call, finder_for
 from renderers.trial import try_template
 from rl.errors import UserError, first_line
 from rl.rollouts import Completion, Message, Parsed
@@ -74,12 +76,28 @@ class ChatTemplate(Renderer):
         self._check_thinking(thinking)
         turn_end = self._find_turn_end()
         self.stop_ids = stop_ids if turn_end is None else stop_ids | {turn_end}
+        self._turn_end = None if turn_end is None else str(tokenizer.added_tokens_decoder[turn_end].content)
         self._parser = Parser(tokenizer, self.stop_ids, turn_end, self.prefilled)
+        self._find_calls = finder_for(self._template)
 
-    def prompt(self, messages: list[Message]) -> list[int]:
+    def prompt(self, messages: list[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         self._require_contents(tuple(message["role"] for message in messages))
-        text = self._render([self._shielded(message) for message in messages], **self._options)
+        schemas: dict[str, Any] = {"tools": self._schemas(tools)} if tools else {}
+        text = self._render([self._shielded(message) for message in messages], **schemas, **self._options)
         return encode(self._tokenizer, text)
+
+    def continuation(self, messages: list[Message]) -> list[int]:
+        if self._turn_end is None:
+            raise UserError(
+                f"{self._what} ends an answer with no token of its own, so a conversation cannot go on; {self._way_out}"
+            )
+        self._require_contents(("user", "assistant", *(message["role"] for message in messages)))
+        text = self._render([*_TURNS, *map(self._shielded, messages)], **self._options)
+        _, _, after = text.partition(_ANSWER)
+        return encode(self._tokenizer, after.partition(self._turn_end)[2])
+
+    def calls(self, parsed: Parsed) -> list[Call]:
+        return self._find_calls(parsed.text)
 
     def parse(self, completion: Completion) -> Parsed:
         return self._parser.parse(completion)
@@ -151,6 +169,24 @@ class ChatTemplate(Renderer):
             or token.content in (THINK_OPEN, THINK_CLOSE)
             or (token.content in self._template and not token.content.isspace())
         ]
+
+    def _schemas(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
+        """The schemas without control tokens. Raises UserError when the template leaves one out."""
+        for tool in tools:
+            name = tool["function"]["name"]
+            if name not in self._render(_QUESTION, tools=[tool], **self._options):
+                raise UserError(
+                    f"{self._what} leaves out the tool {name}; choose a model that was taught to call tools, such as"
+                    " model=qwen2.5-7b-instruct, or type renderer=chat_template renderer.template=PATH"
+                )
+        return [self._shielded_schema(tool) for tool in tools]
+
+    def _shielded_schema(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._shielded_schema(child) for key, child in value.items()}
+        if isinstance(value, list):
+            return [self._shielded_schema(child) for child in value]
+        return shield(value, self._controls) if isinstance(value, str) else value
 
     def _shielded(self, message: Message) -> Message:
         controls = self._answer_controls if message["role"] == "assistant" else self._controls

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from renderers.base import Renderer
+from renderers.base import Renderer, ToolSchema
 from renderers.parsing import Parser
 from renderers.tokens import control_pattern, decode, encode, shield
+from rl.errors import UserError
 from rl.rollouts import Completion, Message, Parsed
 
 if TYPE_CHECKING:
@@ -33,7 +35,12 @@ class RoleColon(Renderer):
         first = tokenizer.encode("?")[:1]
         self._bos = first if first == [tokenizer.bos_token_id] else []
 
-    def prompt(self, messages: list[Message]) -> list[int]:
+    def prompt(self, messages: list[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
+        if tools:
+            raise UserError(
+                "renderer=role_colon: it cannot show tools to the model; choose a model that was taught to call them,"
+                " such as model=qwen2.5-7b-instruct, or type renderer=chat_template"
+            )
         turns = [f"{m['role'].capitalize()}: {shield(m['content'], self._controls)}" for m in messages]
         return self._bos + encode(self._tokenizer, "\n\n".join([*turns, "Assistant:"]))
 

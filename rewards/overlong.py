@@ -33,7 +33,7 @@ class Overlong:
             )
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
-        lengths = (len(rollout.completion.tokens) for rollout in rollouts)
+        lengths = (rollout.length for rollout in rollouts)
         return [share_left(length, self.max_tokens, self.cache_tokens) for length in lengths]
 
 

@@ -11,6 +11,8 @@ from rewards.base import Reward
 from rewards.grading import AnswerFormat, AnswerRegion, Grader, Sample
 from rewards.grading.votes import votes_of
 from rewards.length.base import LengthRule
+from rewards.truncated import Truncated
+from rl import progress
 from rl.errors import NotFinite, UserError, first_line
 from rl.rollouts import Problem, Rollout
 
@@ -41,8 +43,9 @@ class FunctionReward:
 class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
-    answer_format, answer_region, tolerance: how the answer is found and compared (see rewards.grading.Grader). terms: the rewards by name; each
-    is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
+    answer_format, answer_region, tolerance: how the answer is found and compared (see rewards.grading.Grader). terms: the
+    rewards by name; each is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
+    truncated: what the sum becomes for a completion that the budget cut.
     """
 
     name: str
@@ -51,6 +54,7 @@ class RewardSet:
     answer_region: AnswerRegion = "after_thinking"
     tolerance: float = 0.0
     length: LengthRule | None = None
+    truncated: Truncated = field(default_factory=Truncated)
     _grader: Grader = field(init=False, repr=False)
     _warned: set[str] = field(init=False, repr=False, default_factory=set)
     _constant: dict[str, tuple[float | None, int]] = field(init=False, repr=False, default_factory=dict)
@@ -91,13 +95,33 @@ class RewardSet:
     def needs_grading(self) -> bool:
         """Whether any reward, or the length rule, reads `verdict.correct`."""
         return any(getattr(term, "needs_grading", True) for term in self.terms.values()) or (
-            self.length is not None and self.length.needs_grading
+            self.length is not None and self.length.needs_grading and not self.judged_by_environment
         )
+
+    @property
+    def judged_by_environment(self) -> bool:
+        """Whether `verdict.correct` says that the environment gave its full reward, since no reward grades answers."""
+        return self.uses_environment and not any(
+            getattr(term, "needs_grading", True) for term in self.terms.values()
+        )
+
+    @property
+    def uses_environment(self) -> bool:
+        """Whether a reward reads what the environment gave."""
+        return any(getattr(term, "from_environment", False) for term in self.terms.values())
 
     @property
     def names(self) -> list[str]:
         """The keys of `rollout.rewards`."""
         return [*self.terms, *([LENGTH] if self.length else [])]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each key of `rollout.rewards`; a length rule has its weight inside."""
+        return {
+            **{name: term.weight for name, term in self.terms.items()},
+            **({LENGTH: 1.0} if self.length else {}),
+        }
 
     @property
     def instruction(self) -> Callable[[Problem], str] | None:
@@ -129,12 +153,22 @@ class RewardSet:
         Raises UserError, naming the reward and the problem, when a reward raises, returns the wrong count or something
         other than numbers; NotFinite (a UserError) when a number, or the weighted sum, is NaN or exceeds float32.
         """
+        with progress.task("grading"):
+            self._score(rollouts, watch)
+
+    def _score(self, rollouts: Sequence[Rollout], watch: bool) -> None:
         samples = [Sample(rollout.parsed, rollout.problem.answer) for rollout in rollouts]
         verdicts = self._grader.grade(samples) if self.needs_grading else self._grader.extract(samples)
         for rollout, verdict in zip(rollouts, verdicts, strict=True):
+            if self.judged_by_environment:
+                correct = (rollout.earned or 0.0) >= 1
+                verdict = replace(
+                    verdict, correct=correct, format=True, reason="correct" if correct else "wrong"
+                )
             rollout.verdict, rollout.rewards, rollout.reward = verdict, {}, 0.0
         for name, term in self.terms.items():
-            values = _checked_values(f"rewards.{name}", term, rollouts)
+            with progress.task(f"reward {name}"):
+                values = _checked_values(f"rewards.{name}", term, rollouts)
             self._warn_of_range(name, values)
             for rollout, value in zip(rollouts, values, strict=True):
                 rollout.rewards[name] = value
@@ -143,6 +177,8 @@ class RewardSet:
                 self._watch(name, values)
         if self.length is not None:
             _add_length(self.length, rollouts)
+        for rollout in (r for r in rollouts if r.truncated):
+            rollout.reward = self.truncated.reward(rollout.reward)
 
     def vote(self, rollouts: Sequence[Rollout]) -> None:
         """Sets `vote` of graded rollouts, for maj@k: answers of equal value to one problem get the same number."""

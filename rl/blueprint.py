@@ -5,16 +5,16 @@ This module and everything it imports stay free of torch and transformers, so th
 
 from __future__ import annotations
 
-import inspect
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from environments.base import EnvironmentConfig
 from renderers.base import RendererConfig
-from rewards.base import Reward
-from rewards.length.base import LengthRule
-from rewards.reward_set import FunctionReward, RewardSet
-from rl.budget import BudgetSchedule
+from rewards.from_config import rewards_on, with_reward_set
+from rewards.reward_set import RewardSet
+from rl.budget import BudgetSchedule, ThinkPrune
 from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, SamplingConfig
@@ -25,7 +25,9 @@ from rl.loggers.base import Logger
 from rl.losses.base import PolicyLoss
 from rl.models.config import ModelConfig
 from rl.optimizer import OptimizerConfig
-from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
+from rl.schema import build
+
+logger = logging.getLogger("tanka")
 
 
 class EngineConfig:
@@ -33,12 +35,17 @@ class EngineConfig:
 
     resumable: engine keys that may change when a run is resumed, because they do not change what a step computes.
     samples_alone: whether it can sample without training, as `recipes.preflight` needs.
+    has_entropies: whether its sampler can return the exact entropy of each token's distribution.
     needs_full_support: why it cannot train with top_p, top_k or min_p; "" when it can.
     """
 
     resumable: ClassVar[frozenset[str]] = frozenset()
     samples_alone: ClassVar[bool] = True
     needs_full_support: ClassVar[str] = ""
+
+    @property
+    def has_entropies(self) -> bool:
+        return False
 
     def check(self, blueprint: Blueprint) -> None:
         """Raises UserError when the blueprint cannot run on this engine or this machine; loads no weights."""
@@ -75,8 +82,9 @@ class EngineConfig:
 # Keys that may change on resume: length, what is saved and shown, and the device. None of them changes what a step
 # computes, apart from the rounding of another device or micro-batch size.
 RESUMABLE = frozenset((
-    "max_steps", "max_sampled_tokens", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
-    "eval_data", "eval_every", "eval_problems", "eval_completions", "eval_temperature", "preflight", "report", "logger", "run_dir",
+    "max_steps", "max_sampled_tokens", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps",
+    "samples_per_step", "eval_data", "eval_every", "eval_problems", "eval_completions", "eval_temperature", "eval_max_tokens",
+    "preflight", "report", "logger", "run_dir",
     "resume", "plan", "name", "device",
 ))  # fmt: skip
 
@@ -97,6 +105,7 @@ class Blueprint:
     data: DataConfig
     renderer: RendererConfig
     rewards: RewardSet
+    environment: EnvironmentConfig
     loss: PolicyLoss
     budget: BudgetSchedule
     engine: EngineConfig
@@ -113,12 +122,15 @@ class Blueprint:
     max_steps: int | None
     max_sampled_tokens: int | None
     epochs: int
-    curriculum: Literal["none", "difficulty"]
+    refill: int
+    curriculum: Literal["none", "difficulty", "pass_rate"]
+    pass_rates: str | None
     eval_data: dict[str, DataConfig]
     eval_every: int
     eval_problems: int
     eval_completions: int
     eval_temperature: float
+    eval_max_tokens: list[int] | None
     save_every: int
     keep_last: int
     keep_best: str | None
@@ -148,10 +160,11 @@ class Blueprint:
         )
         limit = self.max_sampled_tokens
         require(limit is None or limit >= 1, "max_sampled_tokens", limit, "a positive integer", 200000)
-        if limit is not None and (self.optimizer.schedule != "constant" or self.optimizer.warmup):
+        needs = self.optimizer.needs_steps or "budget=thinkprune" * isinstance(self.budget, ThinkPrune)
+        if limit is not None and needs:
             raise UserError(
-                f"max_sampled_tokens={limit}: the number of steps is not known, and optimizer.schedule and optimizer.warmup"
-                " need it; type optimizer.schedule=constant optimizer.warmup=0, or max_steps instead"
+                f"max_sampled_tokens={limit}: the number of steps is not known, and {needs} needs it; type max_steps instead,"
+                " or a constant learning rate and budget (optimizer.schedule=constant optimizer.warmup=0 budget=constant)"
             )
         require(self.epochs >= 1, "epochs", self.epochs, "a positive integer", 1)
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
@@ -166,6 +179,12 @@ class Blueprint:
             "0 (greedy) or a positive number",
             0,
         )
+        require(
+            self.eval_max_tokens is None
+            or (bool(self.eval_max_tokens) and all(1 <= budget <= 10**7 for budget in self.eval_max_tokens)),
+            "eval_max_tokens", self.eval_max_tokens, "token budgets of 1 or more, or null", "[64,128,256]",
+        )  # fmt: skip
+        require(self.refill >= 0, "refill", self.refill, "0 (off) or a number of redraws", 4)
         require(
             self.save_every >= 0,
             "save_every",
@@ -183,6 +202,10 @@ class Blueprint:
         )
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raises UserError for choices that are valid alone but not together."""
         if self.loss.needs_groups and self.group_size == 1:
             raise UserError(
                 "group_size=1: this loss compares completions of the same problem, so it needs a group_size of 2 or more;"
@@ -201,10 +224,44 @@ class Blueprint:
                 f"group_size=1: length={length.name} compares the completions of one problem and needs a group_size of 2 or"
                 " more; use group_size=8, or a length that judges each alone: cosine, laser, overlong"
             )
-        if self.loss.needs_verdicts and not self.rewards.needs_grading:
+        if self.loss.needs_verdicts and not (
+            self.rewards.needs_grading or self.rewards.judged_by_environment
+        ):
             raise UserError(
                 f"loss={self.loss.name}: with these settings it treats failed answers differently, but no reward of this set"
                 " grades answers; add the reward correct, or type loss.negative_token_fraction=1.0"
+            )
+        if self.refill and not self.loss.needs_groups:
+            raise UserError(
+                f"refill={self.refill}: loss={self.loss.name} compares rewards within the whole batch, so no group is without"
+                " signal; type refill=0, or loss=grpo"
+            )
+        if self.curriculum == "pass_rate" and not self.rewards.needs_grading:
+            raise UserError(
+                "curriculum=pass_rate: no reward of this set grades answers, so no pass rate is measured; add the reward"
+                " correct, or type curriculum=none"
+            )
+        if self.pass_rates is not None and self.curriculum != "pass_rate":
+            raise UserError(
+                f"pass_rates={self.pass_rates}: only read by curriculum=pass_rate; type that too, or pass_rates=null"
+            )
+        if self.rewards.truncated.name == "scale" and self.loss.reads_parts:
+            raise UserError(
+                f"truncated=scale: loss={self.loss.name} compares each reward by itself, and this rule scales their sum; type"
+                " truncated=zero or truncated=mask, or loss=grpo"
+            )
+        self.budget.first(self.max_tokens)
+        own_reward = self.environment.rewards_itself
+        if self.rewards.uses_environment and not own_reward:
+            raise UserError(
+                f"rewards={self.rewards.name}: environment={self.environment.name} gives no reward of its own; define"
+                " get_reward() in your class, or type rewards=boxed to grade the last answer"
+            )
+        if own_reward and not self.rewards.uses_environment:
+            logger.warning(
+                "environment=%s: no reward of rewards=%s uses the environment's own; type rewards=environment to use it",
+                self.environment.name,
+                self.rewards.name,
             )
         if truncated := self.sampling.truncated:
             if reason := self.engine.needs_full_support:
@@ -219,6 +276,11 @@ class Blueprint:
         """This blueprint with rewards that read answers as `data`, a set of `eval_data`, says."""
         return replace(self, rewards=rewards_on(self.rewards, self.data, data))
 
+    @property
+    def eval_budgets(self) -> list[int]:
+        """The budgets of each evaluation during training, in rising order; `max_tokens` is one of them."""
+        return sorted({self.max_tokens, *(self.eval_max_tokens or ())})
+
     def total_steps(self, steps_per_epoch: int) -> int:
         """Steps of the run: `max_steps` if given (the data repeats as needed), else `epochs` passes over the data."""
         return self.max_steps if self.max_steps is not None else self.epochs * steps_per_epoch
@@ -228,53 +290,7 @@ def blueprint_from(tree: Mapping[str, Any]) -> Blueprint:
     """The checked blueprint from a composed, resolved config tree. Raises UserError."""
     if not isinstance(tree.get("rewards"), Mapping):
         raise UserError("rewards: missing; expected a set of rewards, e.g. rewards=boxed")
-    rest = {key: value for key, value in tree.items() if key != "length"}
-    return build(Blueprint, {**rest, "rewards": reward_set_from(tree["rewards"], tree.get("length"))})
-
-
-def reward_set_from(node: Mapping[str, Any], length: Mapping[str, Any] | None = None) -> RewardSet:
-    """A RewardSet from the nodes `rewards` and `length`.
-
-    In YAML, rewards sit beside the set's own options, so that `rewards.format.weight=0.2` works.
-    """
-    terms = {
-        name: reward_from(child, f"rewards.{name}")
-        for name, child in node.items()
-        if isinstance(child, Mapping)
-    }
-    choices = {name: child for name, child in node.items() if name not in terms}
-    if "length" in choices:
-        raise UserError(
-            f"rewards.length={choices['length']}: the length rule is no part of a set; type length=kimi"
-        )
-    rule = convert(length, LengthRule, "length") if length else None
-    return build(RewardSet, {**choices, "terms": terms, "length": rule}, "rewards")
-
-
-def rewards_on(rewards: RewardSet, own: DataConfig, data: DataConfig) -> RewardSet:
-    """The rewards of a blueprint whose data set is `own`, for answers to the questions of `data`.
-
-    Where the rewards differ from what `own` says, the user typed how to read answers, and that holds for every set.
-    """
-    region = data.answer_region if rewards.answer_region == own.answer_region else rewards.answer_region
-    tolerance = data.tolerance if rewards.tolerance == own.tolerance else rewards.tolerance
-    return rewards.reading(region, tolerance)
-
-
-def reward_from(node: Mapping[str, Any], key: str) -> Any:
-    """A reward built from its node: an instance of its class, or a user's function `f(rollouts, ...)` wrapped as one."""
-    target = locate(node[TARGET], f"{key}.{TARGET}") if TARGET in node else None
-    if target is None or inspect.isclass(target):
-        return convert(node, Reward, key)
-    parameters = target_parameters(target)
-    known = {*parameters, "weight", "baseline", "needs_grading", TARGET}
-    for name in node:
-        if name not in known:
-            raise unknown_key(key, name, known)
-    own = {name: value for name, value in node.items() if name in parameters}
-    rest = {name: value for name, value in node.items() if name not in own and name != TARGET}
-    function = convert({TARGET: node[TARGET], **own}, Reward, key)
-    return build(FunctionReward, {**rest, "function": function}, key)
+    return build(Blueprint, with_reward_set(tree))
 
 
 def resumable_keys(blueprint: Blueprint) -> frozenset[str]:

@@ -11,10 +11,11 @@ absent when no reward grades answers.
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
 | `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |
-| `entropy_exact` | mean entropy of the distributions sampled from, nats; where the loss asks for it |
+| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker or vLLM |
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions cut at the budget, as the sampler reports it |
-| `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` allows at this step |
+| `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` or `thinkprune` allows at this step |
+| `sampled_discarded` | completion tokens of the step that `refill` threw away; all other metrics are of the groups that were kept |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
 | `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
@@ -24,15 +25,24 @@ absent when no reward grades answers.
 | `boxed_in_thinking` | share of completions whose reasoning, finished or not, contains a closed `\\boxed{...}` |
 | `grade/<reason>` | share of rollouts with that verdict (`no_box`, `unparsable`, `wrong`, `timeout`, `error`, ...) |
 | `trust/admitted`, `kl_mean`, `kl_max` | share of rows inside the trust region; mean Bernoulli KL of a row, nats |
-| `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step |
+| `ratio/mean`, `max`, `min` | learner's over sampler's probability of the sampled tokens, before the step; with `loss.correction` over the learner's own before the batch's first update |
+| `mismatch/mean`, `max`, `min` | learner's over sampler's probability before the batch's first update (loss.correction) |
+| `correction/kept` | share of the tokens with a coefficient that the correction leaves one (null: there was none) |
 | `clipped/low`, `clipped/high` | share of the tokens whose ratio the lower or upper clip bound limits (loss=dapo) |
 | `kl_reference` | mean KL of a token to the model before training, nats (loss.kl_beta above 0) |
 | `loss`, `grad_norm` | the SUM surrogate, with its KL penalty; the gradient's norm before clipping |
 | `skipped` | 1 when the step moved no weights (no signal, or NaN or infinity), else 0 |
 | `nonfinite` | 1 when the step's reward, loss or gradient was not finite, else 0 |
+| `env/turns` | mean turns of a rollout; this and the next rows: with an environment other than `single_turn` |
+| `env/tool_calls`, `env/tool_errors` | mean calls of a rollout, and those answered with an error; `env/tool_errors_<kind>` |
+| `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
+| `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
+| `eval/<name>` | the metric on test problems, where due |
+| `eval/budget/<b>/accuracy`, `reward`, `truncated`, `tokens` | with `eval_max_tokens`: the same completions, cut at b tokens |
+| `eval/target/<t>/accuracy`, `tokens`, `deviation` | with `length.eval_targets`: every prompt states t; mean of abs(t - tokens) |
 | `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
 
@@ -45,26 +55,28 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
+from typing import get_args
 
 from rewards.thinking_language import script_share
 from rl.boxes import holds_box
 from rl.engines.base import UpdateStats
-from rl.rollouts import Rollout
+from rl.rollouts import End, Rollout
 
 REASONS = ("correct", "wrong", "no_box", "unclosed_box", "unparsable", "timeout", "error", "truncated")
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of N scored rollouts; NaN for a mean over nothing."""
-    lengths = [len(r.completion.tokens) for r in rollouts]
-    logprobs = [value for r in rollouts for value in r.completion.logprobs]
-    entropies = [value for r in rollouts for value in r.completion.entropies or ()]
+    lengths = [r.length for r in rollouts]
+    completions = [r.completion for r in rollouts]
+    logprobs = [value for c in completions for value in c.logprobs]
+    entropies = [value for c in completions for value in c.entropies or ()]
     return {
         "reward_total": fmean(r.reward for r in rollouts),
         **{f"reward_{name}": fmean(r.rewards[name] for r in rollouts) for name in rollouts[0].rewards},
         "entropy": -fmean(logprobs),
         **({"entropy_exact": fmean(entropies)} if entropies else {}),
-        "frac_truncated": fmean(r.completion.stop_reason == "length" for r in rollouts),
+        "frac_truncated": fmean(r.truncated for r in rollouts),
         "tokens/mean": fmean(lengths),
         "tokens/p50": median(lengths),
         "tokens/p90": percentile(lengths, 0.9),
@@ -82,15 +94,29 @@ def grading_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         return {}
     correct = [r.verdict.correct for r in rollouts]
     good = [r.verdict.correct and r.verdict.format for r in rollouts]
-    finished = [r.verdict.correct for r in rollouts if r.completion.stop_reason != "length"]
+    finished = [r.verdict.correct for r in rollouts if not r.truncated]
     reasons = Counter(r.verdict.reason for r in rollouts)
-    tokens = sum(len(r.completion.tokens) for r in rollouts)
+    tokens = sum(r.length for r in rollouts)
     return {
         "frac_all_good": fmean(good),
         **group_metrics([r.group for r in rollouts], good),
         "tokens_per_correct": tokens / sum(correct) if any(correct) else math.nan,
         "correct_given_finished": fmean(finished) if finished else math.nan,
         **{f"grade/{reason}": reasons[reason] / len(rollouts) for reason in REASONS},
+    }
+
+
+def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of N rollouts in an environment of several turns; its counters are means over the rollouts."""
+    ends = Counter(r.ended for r in rollouts)
+    names = dict.fromkeys(
+        ["tool_calls", "tool_errors", *sorted({name for r in rollouts for name in r.counts})]
+    )
+    return {
+        "env/turns": fmean(len(r.turns) for r in rollouts),
+        **{f"env/{name}": fmean(r.counts.get(name, 0.0) for r in rollouts) for name in names},
+        **{f"env/ended/{end}": ends[end] / len(rollouts) for end in get_args(End)},
+        "tokens/context": fmean(r.context for r in rollouts),
     }
 
 
@@ -141,9 +167,12 @@ def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
 
 
 def thinking_tokens(rollout: Rollout) -> float:
-    """The reasoning's tokens, estimated from its share of the completion's characters."""
-    raw = rollout.parsed.raw
-    return len(rollout.completion.tokens) * len(rollout.parsed.thinking) / len(raw) if raw else 0.0
+    """The reasoning's tokens in all turns, estimated from its share of each completion's characters."""
+    return sum(
+        len(turn.completion.tokens) * len(turn.parsed.thinking) / len(turn.parsed.raw)
+        for turn in rollout.turns
+        if turn.parsed.raw
+    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # Moved files are recognised by content: data.json, base.json and renderer.txt hold fingerprints.
-PLACES = ("model.path", "data.path", "data.test_path", "data.source.path", "renderer.template")
+PLACES = ("model.path", "data.path", "data.test_path", "data.source.path", "renderer.template", "pass_rates")
 PROJECT = Path(__file__).resolve().parents[1]
 
 

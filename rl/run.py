@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from renderers.base import Renderer, require_fingerprint
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
 from rl.data.config import DataConfig
-from rl.data.curriculum import EasiestFirst
+from rl.data.curriculum import ByPassRate, EasiestFirst
+from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
 from rl.engines.base import Weights
 from rl.errors import UserError, reason_of
@@ -31,6 +33,7 @@ from rl.step import Run, SampledTokens
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, State
+from rl.task import open_task
 from rl.watchdog import Watchdog
 
 log = logging.getLogger("tanka")
@@ -55,7 +58,8 @@ def open_run(
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        problems.keep_short_prompts(renderer)
+        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        problems.keep_short_prompts(task.prompt)
         record_data(directory, problems)
         for each in (problems, *problems.evaluations.values()):
             for line in each.report.lines():
@@ -75,25 +79,39 @@ def open_run(
         loggers.open(RunInfo(directory.path, blueprint.name, config, total_steps, done, directory.run_id))
         if blueprint.curriculum == "difficulty":
             problems.curriculum = EasiestFirst(problems.train, total_steps, problems.config.name)
-        rows = read_jsonl(directory.path / "metrics.jsonl", done)
-        budget = budget_after(blueprint.budget, blueprint.max_tokens, rows)
-        before = rows[-1].get("sampled_tokens", 0) if rows else 0
+        rates = None
+        if blueprint.curriculum == "pass_rate":
+            rates = PassRates(directory.path / "pass_rates.jsonl", done, blueprint.pass_rates)
+            stack.callback(rates.close)
+            order_by_pass_rate(problems, blueprint, rates, total_steps, engine.sampler.max_lag or 0)
+        logged = read_jsonl(directory.path / "metrics.jsonl", done)
+        budget = budget_after(blueprint.budget, blueprint.max_tokens, logged, total_steps)
+        before = logged[-1].get("sampled_tokens", 0) if logged else 0
         sampled = SampledTokens(int(before), blueprint.max_sampled_tokens)
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint,
-                problems,
-                renderer,
-                engine,
-                loggers,
-                directory,
-                watchdog,
-                budget,
-                sampled,
-                total_steps,
-                done,
-            )
+                blueprint, problems, task, engine, loggers, directory, watchdog, budget, sampled, total_steps, done,
+                pass_rates=rates,
+            )  # fmt: skip
+
+
+def order_by_pass_rate(
+    problems: ProblemSet, blueprint: Blueprint, rates: PassRates, total_steps: int, lag: int
+) -> None:
+    """Orders the train problems by measured rates. Raises UserError when no rate can ever be known in time."""
+    curriculum = ByPassRate(problems.train, lambda epoch: problems.order(blueprint.seed, epoch), rates, lag)
+    known, name = rates.until(0), problems.config.name
+    if known and not known.keys() & set(curriculum.ids):
+        raise UserError(
+            f"pass_rates={blueprint.pass_rates}: none of its ids is a train problem of {name}; expected rates of the same data"
+        )
+    if not known and total_steps <= len(problems.train) // min(blueprint.batch_size, len(problems.train)):
+        raise UserError(
+            f"curriculum=pass_rate: all {total_steps} steps are in the first epoch of {name}, before any pass rate is measured;"
+            " type pass_rates=FILE with the pass_rates.jsonl of recipes.preflight, or epochs=2"
+        )
+    problems.curriculum = curriculum
 
 
 def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int:
@@ -104,7 +122,8 @@ def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int
             log.warning("%s has no complete checkpoint: starting again at step 1", directory.path)
         return 0
     require_fingerprint(renderer, (point / RENDERER).read_text(encoding="utf-8"), str(point))
-    weights.load(point)
+    with progress.task("loading the checkpoint"):
+        weights.load(point)
     log.info("resuming %s after step %d", directory.path, checkpoint.step_of(point))
     return checkpoint.step_of(point)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rl import progress
 from rl.errors import UserError, nearest
 from rl.models.card import write_card
 from rl.step import Run
@@ -25,7 +26,8 @@ def save_at(run: Run, step: int) -> None:
 def save(run: Run, step: int) -> None:
     """Saves a checkpoint of `step`, the last finished one; keeps the newest `keep_last` and the best."""
     folder = run.directory.checkpoints
-    newest = checkpoint.save(folder, step, lambda path: write(run, path))
+    with progress.task("saving"):
+        newest = checkpoint.save(folder, step, lambda path: write(run, path))
     best = best_checkpoint(run, folder)
     checkpoint.prune(folder, newest, run.blueprint.keep_last, keep=[best] if best else [])
 
@@ -75,4 +77,5 @@ def export_final(run: Run) -> None:
         (folder / RENDERER).write_text(run.renderer.fingerprint(), encoding="utf-8")
         write_card(folder, run.directory.path)
 
-    checkpoint.write_folder(run.directory.final, write_final)
+    with progress.task("saving final/"):
+        checkpoint.write_folder(run.directory.final, write_final)

@@ -77,7 +77,9 @@ def postponed() -> Iterator[None]:
 
 
 def check() -> None:
-    """A safe point: raises Interrupted if a signal has arrived and was not raised yet."""
+    """A safe point: raises Interrupted if a signal has arrived and was not raised yet; in other threads, each time."""
+    if _arrived.number is not None and threading.current_thread() is not threading.main_thread():
+        raise Interrupted(_arrived.number)
     if _arrived.number is not None and not _arrived.raised:
         _arrived.raised = True
         raise Interrupted(_arrived.number)

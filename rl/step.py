@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
 from rl.budget import Budget
+from rl.data.pass_rates import PassRates
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, PendingCompletions
 from rl.loggers.background import Loggers
+from rl.progress import Pace
 from rl.rollouts import Problem, Rollout, TrainingRow
 from rl.storage.run_directory import RunDirectory
+from rl.task import Task
 from rl.watchdog import Watchdog
 
 
@@ -48,12 +51,13 @@ class SampledTokens:
 class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
-    total_steps: where it ends, unless `sampled` reaches its limit earlier. pending: batches requested ahead of their step, by step.
+    total_steps: where it ends, unless `sampled` reaches its limit earlier. pending: batches requested ahead of their step,
+    by step. pass_rates: measured so far, with curriculum=pass_rate. pace: how long the steps take.
     """
 
     blueprint: Blueprint
     problems: ProblemSet
-    renderer: Renderer
+    task: Task
     engine: Engine
     loggers: Loggers
     directory: RunDirectory
@@ -63,6 +67,12 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+    pass_rates: PassRates | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def renderer(self) -> Renderer:
+        return self.task.renderer
 
     def ends_with(self, step: int) -> bool:
         """Whether `step`, which was just trained, is the last one."""
@@ -71,14 +81,22 @@ class Run:
     def evaluations(self) -> dict[str, Run]:
         """This run on each set of `eval_data`, by name; without them on its own test split, named ""."""
         return {
-            name: replace(self, problems=problems, blueprint=self.blueprint.on(problems.config))
+            name: replace(
+                self,
+                problems=problems,
+                blueprint=self.blueprint.on(problems.config),
+                task=replace(self.task, messages=problems.messages),
+            )
             for name, problems in self.problems.evaluations.items()
         } or {"": self}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's scored and weighed rollouts, ready for the update. evaluation: `eval/*` metrics, where due."""
+    """One step's scored and weighed rollouts, ready for the update.
+
+    evaluation: `eval/*` metrics, where due. discarded: scored rollouts that `refill` replaced.
+    """
 
     step: int
     rollouts: list[Rollout]
@@ -86,10 +104,11 @@ class Batch:
     learning_rate: float
     evaluation: dict[str, float]
     timer: Timer
+    discarded: list[Rollout]
 
 
 class Timer:
-    """Wall-clock seconds of each stage of one step."""
+    """Wall-clock seconds of each stage of one step; a stage may be entered again."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
@@ -99,7 +118,7 @@ class Timer:
     def __call__(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[stage] = time.perf_counter() - start
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def metrics(self, sampled_tokens: int) -> dict[str, float]:
         return {

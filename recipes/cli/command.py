@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from recipes.cli.arguments import checked_arguments
 from recipes.cli.compose import CONF, Composed, composed, register_resolvers
 from recipes.cli.sweep import jobs_of, run_job, run_sweep
-from rl import threads
+from rl import progress_view, threads
 from rl.engines.launch import rank
 from rl.errors import UserError
 from rl.terminal import escape_controls, escape_shared_console
@@ -31,7 +31,8 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
     def decorate(run: Callable[[Composed], Any]) -> Callable[[], None]:
         def task(config: DictConfig) -> Any:
             gc.enable()
-            return run(composed(config))
+            with progress_view.shown():
+                return run(composed(config))
 
         def main() -> None:
             gc.disable()  # composing makes many long-lived objects; collecting takes a tenth of its time

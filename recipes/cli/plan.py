@@ -22,9 +22,11 @@ from recipes.cli.compose import CONF, Composed
 from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
+from rl.data.counting import count_test_rows, load_for_plan
+from rl.data.problems import Peek, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
+from rl.task import Task
 from rl.terminal import open_console
 
 GLOBAL_GROUPS = (
@@ -122,7 +124,7 @@ def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Rendere
             f"needs the Hub: {blueprint.model.id} (without network, type model.path=FOLDER with a local checkpoint)"
         )
     else:
-        ids = renderer[1].prompt(messages)
+        ids = Task(lambda _: messages, renderer[1], blueprint.environment).prompt(example)
         text = renderer[0].decode(ids)
         notes.append(f"{len(ids)} prompt tokens, renderer {renderer[1].name}")
     return Group(Panel(Text(text), title="one prompt", title_align="left"), *map(Text, notes), "")
@@ -140,7 +142,7 @@ def count_problems(
         return peeked.rows, "at most ", count_test_rows(data)
     if renderer is None:
         return len(problems.train), "at most " if data.max_prompt_tokens else "", len(problems.test)
-    problems.keep_short_prompts(renderer)
+    problems.keep_short_prompts(Task(problems.messages, renderer, blueprint.environment).prompt)
     return len(problems.train), "", len(problems.test)
 
 
@@ -171,8 +173,8 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
             {"token ceiling": f"{ceiling.tokens:,} completion tokens", **ceiling.lines()}
             if known
             else {
-                "token ceiling": f"{rollouts * ceiling.training.max_tokens:,} completion tokens a step,"
-                f" {ceiling.evaluations.rollouts * blueprint.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
+                "token ceiling": f"{rollouts * ceiling.training.max_tokens * (1 + blueprint.refill):,} completion tokens a step,"
+                f" {ceiling.evaluations.rollouts * ceiling.evaluations.max_tokens * bool(blueprint.eval_every):,} an evaluation,"
                 f" {ceiling.preflight.tokens:,} in the preflight"
             }
         ),

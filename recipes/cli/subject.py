@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from recipes.cli.compose import Composed, resolved
 from recipes.cli.overrides import parse_override
-from rl.blueprint import reward_set_from
+from rewards.from_config import with_reward_set
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import read_config
 from rl.models.export import find_weights
@@ -41,8 +41,7 @@ def subject_of(
                 f"run={run}: its config.yaml lacks {missing[0]}; expected the folder of a training run"
             )
         tree, seed = with_run(composed, config, budget(config["max_tokens"])), config["seed"]
-    rest = {key: value for key, value in tree.items() if key != "length"}
-    return {**rest, "rewards": reward_set_from(tree["rewards"], tree.get("length"))}, weights, seed
+    return with_reward_set(tree), weights, seed
 
 
 def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +58,10 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
         if key not in typed:
             config[key] = value
     if "data" in typed and "eval_data" not in typed:
-        run = {
-            **run,
-            "eval_data": {},
-        }  # the data set that is typed replaces all that the run was evaluated on
-    for node in (*NODES, "length", "eval_data"):
-        if node in run and node in config and node not in typed:  # runs of older versions lack some
+        run = {**run, "eval_data": {}}  # typed data replaces all that the run was evaluated on
+    sets = ("eval_data",) if "eval_data" in config else ()
+    for node in (*NODES, "environment", "length", "truncated", *sets):
+        if node in run and node not in typed:  # runs of older versions lack some of them
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
             for key, value in kept.items():

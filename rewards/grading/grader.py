@@ -17,6 +17,7 @@ from rewards.grading.extract import (
 )
 from rewards.grading.pool import Pool
 from rewards.grading.symbolic import check
+from rl import progress
 from rl.errors import UserError
 from rl.rollouts import Parsed
 
@@ -109,7 +110,10 @@ class Grader:
 
     def grade(self, samples: Sequence[Sample]) -> list[Verdict]:
         """One verdict a sample, in order. No completion makes it raise or takes it 1 s or more."""
-        found = [self._extract(sample.parsed) for sample in samples]
+        found = [
+            self._extract(sample.parsed)
+            for sample in progress.counted(samples, "finding answers", len(samples), "completions")
+        ]
         answered = [(s.gold, e.answer) for s, e in zip(samples, found, strict=True) if e.answer is not None]
         outcomes = iter(self.compare(answered))
         return [
@@ -137,7 +141,10 @@ class Grader:
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Reason, float]]:
         """(reason, seconds) for each (gold, answer), in this process if exact arithmetic decides, else in a worker."""
-        here = [compare_here(gold, answer, self.tolerance) for gold, answer in pairs]
+        here = [
+            compare_here(gold, answer, self.tolerance)
+            for gold, answer in progress.counted(pairs, "comparing numbers", len(pairs), "answers")
+        ]
         deferred = [pair for pair, outcome in zip(pairs, here, strict=True) if outcome is None]
         elsewhere = iter(self._pool.compare(deferred) if deferred else ())
         return [outcome or cast(tuple[Reason, float], next(elsewhere)) for outcome in here]

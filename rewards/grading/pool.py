@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rl import progress
 from rl.errors import UserError
 
 LIMIT_SECONDS = 0.8  # for one comparison, so that a sample stays below 1 s
@@ -123,7 +124,11 @@ class Pool:
         self._adopt()
         expected, self._expected = self._expected, {}
         tasks = {pair: expected.get(pair) or _Task.of(pair) for pair in dict.fromkeys(pairs)}
-        with self._lock:
+
+        def compared() -> int:
+            return sum(bool(task.reason) for task in tasks.values())
+
+        with progress.task("comparing expressions", len(tasks), "answers", compared), self._lock:
             self._run(list(tasks.values()))
         return [(tasks[pair].reason, tasks[pair].seconds) for pair in pairs]
 

@@ -30,13 +30,13 @@ class LengthRule(Protocol):
 
 
 def tokens(rollout: Rollout) -> int:
-    """The length of a completion: all sampled tokens, thinking, answer and stop token."""
-    return len(rollout.completion.tokens)
+    """The length of a rollout: all sampled tokens, thinking, answer and stop tokens."""
+    return rollout.length
 
 
 def was_cut(rollout: Rollout) -> bool:
-    """Whether the token budget cut the completion."""
-    return rollout.completion.stop_reason == "length"
+    """Whether the token budget cut the rollout."""
+    return rollout.truncated
 
 
 def require_range(key: str, value: float, low: float, high: float, example: Any) -> None:

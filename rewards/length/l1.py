@@ -11,19 +11,23 @@ from rewards.length.base import require_range, tokens
 from rl.errors import UserError
 from rl.rollouts import Problem, Rollout
 
+TARGET = "length_target"  # in `problem.extra`: a target that replaces the drawn one
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Targets:
+class Targets:
     """The target of each problem: drawn uniformly from `target` by the run's seed and the problem's id.
 
     max_tokens: the budget, tokens of a completion. target: its smallest and largest value, tokens; None is a quarter of
-    max_tokens to max_tokens. alpha: the cost of a token.
+    max_tokens to max_tokens. alpha: the cost of a token. eval_targets: targets, tokens, that evaluations also state in
+    every prompt, one after another; None: no such evaluations.
     """
 
     max_tokens: int
     seed: int
     target: tuple[int, int] | None = None
     alpha: float = 3e-4
+    eval_targets: list[int] | None = None
 
     sentences: ClassVar[dict[str, str]]  # what the prompt says, by language
     needs_groups: ClassVar[bool] = False
@@ -37,8 +41,19 @@ class _Targets:
                 f" from 1 up; e.g. length.target=[{max(1, self.max_tokens // 4)},{self.max_tokens}]"
             )
 
+        if self.eval_targets is not None and not (self.eval_targets and min(self.eval_targets) >= 1):
+            raise UserError(
+                f"length.eval_targets={self.eval_targets}: expected targets in tokens from 1 up, or null for none; e.g."
+                f" length.eval_targets=[{max(1, self.max_tokens // 2)},{self.max_tokens}]"
+            )
+
     def target_of(self, problem: Problem) -> int:
-        """The problem's target in tokens: the same at every step, in evaluations and after a resume."""
+        """The problem's target in tokens: the same at every step, in evaluations and after a resume.
+
+        An evaluation at one target (`eval_targets`) puts it into `problem.extra`.
+        """
+        if TARGET in problem.extra:
+            return problem.extra[TARGET]
         low, high = self.target or (max(1, self.max_tokens // 4), self.max_tokens)
         return random.Random(f"{self.seed}/length/{problem.id}").randint(low, high)
 
@@ -48,7 +63,7 @@ class _Targets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Exact(_Targets):
+class L1Exact(Targets):
     """c - alpha |target - n|, for right and wrong answers.
 
     L1 (arXiv:2503.04697, equation 1), with alpha 0.0003; its code divides by 3,000. Its targets are 100 to 4,000.
@@ -66,7 +81,7 @@ class L1Exact(_Targets):
 
 
 @dataclass(frozen=True, kw_only=True)
-class L1Max(_Targets):
+class L1Max(Targets):
     """c clip(alpha (target - n) + 0.5, 0, 1).
 
     L1 (arXiv:2503.04697, equation 2), with alpha 0.0003. Its code has an alpha of 0.001, and draws half of the targets

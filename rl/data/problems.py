@@ -7,28 +7,26 @@ grows with the number of rows. Nothing here imports torch, and JSONL needs no `d
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import NamedTuple, overload
 
+from rl import progress
 from rl.data.checks import LoadReport, SplitReport
 from rl.data.config import DataConfig
-from rl.data.curriculum import EasiestFirst
+from rl.data.curriculum import Curriculum
 from rl.data.reading import RowReader, SourceRows
 from rl.data.sources import Rows, open_local, open_rows
 from rl.errors import UserError
 from rl.rollouts import Message, Problem
 from rl.schema import locate
 
-if TYPE_CHECKING:
-    from renderers.base import Renderer
-
 log = logging.getLogger("tanka")
-
-COUNTED_ROWS = 20_000  # train rows that a plan reads
 
 __all__ = ["DataConfig", "Peek", "ProblemSet", "Problems", "load", "peek"]
 
@@ -66,7 +64,7 @@ class ProblemSet:
     train: Problems
     test: Sequence[Problem]
     report: LoadReport
-    curriculum: EasiestFirst | None = None
+    curriculum: Curriculum | None = None
     evaluations: dict[str, ProblemSet] = field(default_factory=dict)
 
     def messages(self, problem: Problem) -> list[Message]:
@@ -98,10 +96,23 @@ class ProblemSet:
         chosen = self.order(seed, epoch)[index * batch_size : (index + 1) * batch_size]
         return [self.train[i] for i in chosen]
 
-    def keep_short_prompts(self, renderer: Renderer) -> None:
+    def fresh(self, step: int, count: int, seed: int, draw: int, taken: Collection[str]) -> list[Problem]:
+        """`count` train problems whose id is not in `taken`, or as many as there are, for redraw 1, 2, ... of a step.
+
+        A pure function of its arguments. step: counted from 0.
+        """
+        import numpy
+
+        pool = self.curriculum.pool(step, 1) if self.curriculum else range(len(self.train))
+        size = min(len(pool), count + len(taken))
+        drawn = numpy.random.default_rng([seed, step, draw]).choice(len(pool), size, replace=False)
+        problems = (self.train[pool[i]] for i in drawn)
+        return list(itertools.islice((p for p in problems if p.id not in taken), count))
+
+    def keep_short_prompts(self, prompt: Callable[[Problem], list[int]]) -> None:
         """Removes and counts the train problems whose prompt exceeds `data.max_prompt_tokens`; no limit: no change."""
         if limit := self.config.max_prompt_tokens:
-            self.filter_by_prompt_length(lambda p: len(renderer.prompt(self.messages(p))), limit)
+            self.filter_by_prompt_length(lambda p: len(prompt(p)), limit)
 
     def filter_by_prompt_length(self, count_tokens: Callable[[Problem], int], limit: int) -> None:
         """Removes the train problems whose prompt has more than `limit` tokens; the test split is unchanged.
@@ -109,7 +120,8 @@ class ProblemSet:
         Raises UserError when no train problem is left.
         """
         report, numbers = self.report.splits["train"], array("q")
-        for number, problem in zip(self.train.numbers, self.train, strict=True):
+        pairs = zip(self.train.numbers, self.train, strict=True)
+        for number, problem in progress.counted(pairs, "counting prompt tokens", len(self.train), "problems"):
             tokens = count_tokens(problem)
             if tokens <= limit:
                 numbers.append(number)
@@ -157,12 +169,12 @@ def load(config: DataConfig, seed: int, eval_data: Mapping[str, DataConfig] | No
     rows = open_rows(config, config.train_split)
     source = SourceRows(config, config.source.path) if config.source.path else None
     reader, numbers = RowReader(config, "train", rows, source), array("q")
-    for number, identities in reader.scan(
-        report.splits["train"], config.planned_rows(len(rows)), config.limit
-    ):
-        numbers.append(number)
-        if twin := next((tested[identity] for identity in identities if identity in tested), None):
-            report.leaks[reader.problem_id(number)] = twin
+    planned = config.planned_rows(len(rows))
+    with checking(rows.label, planned, report.splits["train"]):
+        for number, identities in reader.scan(report.splits["train"], planned, config.limit):
+            numbers.append(number)
+            if twin := next((tested[identity] for identity in identities if identity in tested), None):
+                report.leaks[reader.problem_id(number)] = twin
     _require_usable(config, report, rows.label)
     return ProblemSet(config, Problems(reader, numbers), test, report, evaluations=evaluations)
 
@@ -187,14 +199,15 @@ def load_test(config: DataConfig, seed: int, tested: dict[Hashable, str] | None 
 
 
 def _read_test(config: DataConfig, report: LoadReport, tested: dict[Hashable, str]) -> Sequence[Problem]:
-    rows = _open_test(config)
+    rows = open_test(config)
     if rows is None:
         return []
     reader, numbers = RowReader(config, "test", rows), array("q")
     report.splits["test"] = SplitReport()
-    for number, identities in reader.scan(report.splits["test"], len(rows), limit=None):
-        numbers.append(number)
-        tested.update(dict.fromkeys(identities, reader.problem_id(number)))
+    with checking(rows.label, len(rows), report.splits["test"]):
+        for number, identities in reader.scan(report.splits["test"], len(rows), limit=None):
+            numbers.append(number)
+            tested.update(dict.fromkeys(identities, reader.problem_id(number)))
     return Problems(reader, numbers)
 
 
@@ -221,27 +234,8 @@ def peek(config: DataConfig) -> Peek:
     return Peek(reader(first.number) if first else None, config.planned_problems(len(rows)), "")
 
 
-def load_for_plan(config: DataConfig, seed: int) -> ProblemSet | None:
-    """The loaded set, for a plan to count; None when that needs the Hub or more than COUNTED_ROWS rows."""
-    if config.generator:
-        return load(config, seed) if config.planned_rows(config.train_size or 0) <= COUNTED_ROWS else None
-    if config.id and not config.path:
-        return None
-    rows = open_rows(config, config.first_split)
-    return load(config, seed) if config.planned_rows(len(rows)) <= COUNTED_ROWS else None
-
-
-def count_test_rows(config: DataConfig) -> int | None:
-    """The number of rows in the test split, for a plan; None when that needs the Hub."""
-    if config.generator:
-        return config.test_size or 0
-    if config.id and not config.path:
-        return config.rows if config.train_split is None else None
-    rows = _open_test(config)
-    return 0 if rows is None else len(rows)
-
-
-def _open_test(config: DataConfig) -> Rows | None:
+def open_test(config: DataConfig) -> Rows | None:
+    """The rows of the test split; None if the data set has none."""
     if config.test_path:
         return open_local(
             config, config.test_path, config.test_split or "test", "data.test_path", config.where or {}
@@ -251,6 +245,11 @@ def _open_test(config: DataConfig) -> Rows | None:
     is_file = config.path is not None and Path(config.path).expanduser().is_file()
     # A single file holds the train rows, if there are any.
     return None if is_file and config.train_split else open_rows(config, config.test_split)
+
+
+def checking(label: str, rows: int, report: SplitReport) -> AbstractContextManager[progress.Task]:
+    """A task around checking a split's rows. label: their file, folder or Hub id."""
+    return progress.task(f"checking {Path(label).name}", rows, "rows", lambda: report.read)
 
 
 def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:

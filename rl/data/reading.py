@@ -90,6 +90,19 @@ class RowReader:
     def problem_id(self, number: int) -> str:
         return f"{self._split}-{number}"
 
+    def texts(self, number: int) -> tuple[str, str]:
+        """The question and the whole answer field of a row, as they are in the data set."""
+        row = self._rows[number]
+        return (
+            self._text(row, number, "question", self._config.question),
+            self._text(row, number, "answer", self._config.answer),
+        )
+
+    def originals(self, number: int) -> tuple[str, str]:
+        """The original question and answer of a translated row; "" where unknown."""
+        row = self._rows[number]
+        return self._original(row, number, "question"), self._original(row, number, "answer")
+
     def scan(self, report: SplitReport, read: int, limit: int | None) -> Iterator[Usable]:
         """Up to `limit` usable rows among the first `read`; every row read is counted in `report`.
 

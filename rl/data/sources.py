@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from rl import progress
 from rl.data.config import DataConfig
 from rl.errors import UserError, first_line
 from rl.models.hub import hub
@@ -52,7 +53,7 @@ class JsonLines:
         self._offsets = array("q")
         self._lines = array("q")
         offset = 0
-        with path.open("rb") as file:
+        with path.open("rb") as file, progress.reading(file):
             for line_number, line in enumerate(file, start=1):
                 if not line.isspace() and (not where or _agrees(self._parse(line, line_number), where)):
                     self._offsets.append(offset)

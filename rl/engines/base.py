@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +53,8 @@ class SamplingParams:
 
     max_tokens: the budget T. temperature: 0 is greedy. stop_ids: any of them ends a completion.
     seed: the same seed, weights and prompts give the same tokens. entropies: also return each token's exact entropy.
+    limits: [P] each prompt's own budget, at most `max_tokens`; (): `max_tokens` for all. seeds: [P] each prompt's own
+    seed; (): derived from `seed`.
     """
 
     max_tokens: int
@@ -61,6 +63,20 @@ class SamplingParams:
     seed: int
     support: SamplingConfig = field(default_factory=SamplingConfig)
     entropies: bool = False
+    limits: Sequence[int] = ()
+    seeds: Sequence[int] = ()
+
+    def limit(self, p: int) -> int:
+        """The budget of the p-th prompt's completions."""
+        return self.limits[p] if self.limits else self.max_tokens
+
+    def of(self, prompts: Sequence[int]) -> SamplingParams:
+        """The parameters of some of the prompts, by their indices."""
+        return replace(
+            self,
+            limits=[self.limits[p] for p in prompts] if self.limits else (),
+            seeds=[self.seeds[p] for p in prompts] if self.seeds else (),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ class UpdateStats:
     """Measurements of one optimiser update over N rows, at the weights before the step.
 
     loss: the SUM surrogate. grad_norm: before clipping; 0 without a step. stepped: whether the weights moved.
-    sequence_kl, admitted: [N], in row order. ratio_*: over all completion tokens. metrics: the loss's own.
+    sequence_kl, admitted: [N], in row order. ratio_*: over all sampled tokens. metrics: the loss's own.
     """
 
     loss: float
@@ -107,10 +123,12 @@ class Sampler(ABC):
     """Draws completions from the published weights.
 
     max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: the
-    sampler shares the learner's weights and never lags.
+    sampler shares the learner's weights and never lags. concurrent: whether `sample` may be called from several threads
+    at once, so that each trajectory of several turns goes on by itself.
     """
 
     max_lag: int | None = None
+    concurrent: bool = False
 
     def publish(self) -> None:
         """Makes the learner's current weights the sampled ones. Does nothing when they are shared."""
@@ -170,7 +188,10 @@ class Learner(Weights):
 
     @abstractmethod
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        """[N][T] log-probabilities of the completions under the current weights, at the training temperature."""
+        """[N][T] log-probabilities of the sampled tokens under the current weights, at the training temperature.
+
+        0 at the tokens of a response that were not sampled.
+        """
 
     def reference_logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         """[N][T] the same under the reference policy, the model before training; asked for once a batch.

@@ -12,13 +12,12 @@ from typing import Any
 import yaml
 
 from renderers.base import Renderer, require_fingerprint
-from rl.engines.base import SamplingParams
+from rl.engines.base import Arrived, Sampler, SamplingParams
 from rl.errors import UserError, first_line
-from rl.evaluation.measures import Sampled
 from rl.models.card import run_of
 from rl.models.config import ModelConfig
 from rl.models.export import is_adapter
-from rl.rollouts import Problem
+from rl.rollouts import Completion
 
 SIDES = ("base", "trained")
 
@@ -31,22 +30,30 @@ class BaseAndTrained:
     models: dict[str, Any]  # by side: the model, and the context to enter around its use
     contexts: dict[str, Callable[[], Any]]
 
+    def sampler(self, side: str) -> Sampler:
+        """One side, as a sampler."""
+        return Side(self.models[side], self.contexts[side])
+
+
+@dataclass(frozen=True)
+class Side(Sampler):
+    """Samples from a model inside a context."""
+
+    model: Any
+    context: Callable[[], Any]
+
     def sample(
         self,
-        side: str,
-        problems: Sequence[Problem],
-        prompts: Sequence[list[int]],
+        prompts: Sequence[Sequence[int]],
         n: int,
         params: SamplingParams,
-    ) -> Sampled:
-        """n completions of each problem's prompt by one side."""
+        arrived: Arrived | None = None,
+    ) -> list[list[Completion]]:
         from rl.engines.local.memory import default_kv_gb
         from rl.engines.local.sampler import sample
 
-        model = self.models[side]
-        with self.contexts[side]():
-            completions = sample(model, prompts, n, params, default_kv_gb(model.device) * 2**30)
-        return Sampled(problems, prompts, completions)
+        with self.context():
+            return sample(self.model, prompts, n, params, default_kv_gb(self.model.device) * 2**30)
 
 
 def load_base_and_trained(
@@ -68,7 +75,7 @@ def load_base_and_trained(
     where = torch.device(resolve_device(device))
     if weights is not None and is_adapter(weights):
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-        adapted = load_adapter(weights, model.source, where, dtype)
+        adapted = load_adapter(weights, model.source, where, dtype, model.quantization is not None)
         base = adapted.get_base_model()
         return BaseAndTrained(
             renderer,

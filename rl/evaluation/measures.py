@@ -1,19 +1,18 @@
-"""Measuring policies at token budgets: sample once at the widest budget and cut the completions for smaller ones.
+"""Measuring policies at token budgets: sample once at the widest budget and cut the rollouts for smaller ones.
 
 This is exact: each token depends only on the tokens before it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from renderers.base import Renderer
 from rewards.grading.votes import RIGHT
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
-from rl.collecting import rollouts_from
+from rl import progress
 from rl.evaluation.statistics import (
     Estimate,
     estimate,
@@ -22,7 +21,7 @@ from rl.evaluation.statistics import (
     majority_at_k,
     pass_at_k,
 )
-from rl.rollouts import Completion, Problem, Rollout
+from rl.rollouts import Rollout, cut_at
 
 Estimates = dict[str, Estimate]
 
@@ -30,32 +29,26 @@ ALL = "all"  # the part with every problem
 CHANGE = "change"  # in place of a policy's name: trained minus base
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """Ungraded completions [P][n] of P problems, with their prompts."""
-
-    problems: Sequence[Problem]
-    prompts: Sequence[list[int]]
-    completions: Sequence[Sequence[Completion]]
-
-    def at(self, budget: int, renderer: Renderer) -> list[Rollout]:
-        """[P x n] ungraded rollouts, cut as `max_tokens=budget` would cut them."""
-        cut = [[cut_at(completion, budget) for completion in group] for group in self.completions]
-        return rollouts_from(self.problems, self.prompts, cut, renderer)
+def within(rollouts: Iterable[Rollout], budget: int, renderer: Renderer) -> list[Rollout]:
+    """Fresh, ungraded rollouts as `max_tokens=budget` would have given them; `budget` is at most the one they had."""
+    return [_within(rollout, budget, renderer) for rollout in rollouts]
 
 
-def cut_at(completion: Completion, budget: int) -> Completion:
-    """The first `budget` tokens; a completion that is not longer is unchanged."""
-    if len(completion.tokens) <= budget:
-        return completion
-    entropies = completion.entropies
-    return dataclasses.replace(
-        completion,
-        tokens=completion.tokens[:budget],
-        logprobs=completion.logprobs[:budget],
-        stop_reason="length",
-        entropies=None if entropies is None else entropies[:budget],
-    )
+def _within(rollout: Rollout, budget: int, renderer: Renderer) -> Rollout:
+    turns, left, ended, earned = [], budget, rollout.ended, rollout.earned
+    for turn in rollout.turns:
+        if not left:
+            break
+        completion = renderer.cut(cut_at(turn.completion, left))
+        if completion != turn.completion:
+            turn = replace(turn, completion=completion, parsed=renderer.parse(completion))
+        turns.append(turn)
+        left -= len(completion.tokens)
+    used_up = left == 0 and ended in ("turns", "context")
+    if used_up or rollout.length > budget:
+        ended = "budget"
+        earned = None if earned is None else 0.0  # what an unfinished trajectory would have earned is unknown
+    return Rollout(rollout.problem, rollout.group, turns, ended, rollout.counts, earned)
 
 
 @dataclass(frozen=True)
@@ -70,16 +63,19 @@ class Result:
 
 
 def evaluate(
-    sampled: Mapping[str, Sampled],
-    budgets: Iterable[int],
+    sampled: Mapping[str, Sequence[Rollout]],
+    budgets: Sequence[int],
     ks: Sequence[int],
     renderer: Renderer,
     rewards: RewardSet,
 ) -> list[Result]:
-    """Every policy at every budget on every part, plus the paired difference if both `base` and `trained` are given."""
+    """Every policy at every budget on every part, plus the paired difference if both `base` and `trained` are given.
+
+    sampled: each policy's rollouts [P x n] at the widest budget.
+    """
     results = []
-    for budget in budgets:
-        graded = {policy: each.at(budget, renderer) for policy, each in sampled.items()}
+    for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
+        graded = {policy: within(rollouts, budget, renderer) for policy, rollouts in sampled.items()}
         for rollouts in graded.values():
             rewards.score(rollouts, watch=False)
             if ks:
@@ -115,8 +111,8 @@ MEANS: Mapping[str, Callable[[Rollout], float]] = {
     "accuracy": lambda r: r.verdict.correct,  # absent if nothing was graded
     "reward": lambda r: r.reward,
     "format": lambda r: r.verdict.format,
-    "truncated": lambda r: r.completion.stop_reason == "length",
-    "tokens": lambda r: len(r.completion.tokens),
+    "truncated": lambda r: r.truncated,
+    "tokens": lambda r: r.length,
     "thinking_ja_share": lambda r: script_share(r.parsed.thinking, "ja"),
 }
 AMOUNTS = ("reward", "tokens")  # the other means are shares

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rich
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.logging import RichHandler
 from rich.panel import Panel
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
+from rl import progress
 from rl.boxes import split_boxes
 from rl.loggers.base import Logger, Metrics, RunInfo, SampleRow
 from rl.metrics import evaluated_sets
+from rl.progress_view import REFRESH_SECONDS, Bar, Row, bars, task_rows
 from rl.report.summary import LAST_STEPS, MAIN_METRICS, Rows, format_value, series, summarize
 from rl.storage.jsonl import read_jsonl
 from rl.terminal import EscapingFormatter
@@ -69,35 +65,30 @@ def summary_table(rows: Rows) -> Table:
 
 
 class Console(Logger):
-    """Progress with the remaining time, the main metrics with a sparkline each, and one sample."""
+    """Steps and the current task with the time left, the main metrics with a sparkline each, and one sample."""
 
     def open(self, run: RunInfo) -> None:
         self.run = run
         self.rows = read_jsonl(run.run_dir / "metrics.jsonl", run.resumed_from)
+        self.done, self.start = run.resumed_from, time.monotonic()
         self.sample: RenderableType = ""
         self.samples_seen = 0
-        self.progress = Progress(
-            TextColumn(run.name, style="bold"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("steps,"),
-            TimeElapsedColumn(),
-            TextColumn("elapsed,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-        )
-        self.task = self.progress.add_task("steps", total=run.total_steps, completed=run.resumed_from)
         self.live: Live | None = None
         if rich.get_console().is_interactive:
-            self.live = Live(self.progress, console=rich.get_console(), refresh_per_second=2)
+            if Bar.shown:
+                Bar.shown.pause(True)
+            self.live = Live(
+                get_renderable=self.view,
+                console=rich.get_console(),
+                refresh_per_second=1 / REFRESH_SECONDS,
+            )
             self.live.start()
+            rich.get_console().show_cursor()  # otherwise a run that is killed leaves a terminal without a cursor
 
     def log(self, step: int, metrics: Metrics) -> None:
         self.rows.append({"step": step, **metrics})
-        self.progress.update(self.task, completed=step)
-        if self.live:
-            self._refresh()
-        else:
+        self.done = step
+        if not self.live:
             for line in plain_lines(step, self.run.total_steps, metrics):
                 rich.get_console().print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -106,15 +97,23 @@ class Console(Logger):
             row = rows[self.samples_seen % len(rows)]  # so that each language appears in turn
             self.sample = sample_panel(step, row)
             self.samples_seen += 1
-            self._refresh()
 
     def close(self, exit_code: int) -> None:
         if self.live:
             self.live.stop()
+            if Bar.shown:
+                Bar.shown.pause(False)
 
-    def _refresh(self) -> None:
-        if self.live:
-            self.live.update(Group(self.progress, metrics_table(self.rows), self.sample))
+    def view(self) -> RenderableType:
+        """All of it as it is now."""
+        table = metrics_table(self.rows) if self.rows else ""
+        return Group(bars([self._steps(), *task_rows()]), table, self.sample)
+
+    def _steps(self) -> Row:
+        total, elapsed = self.run.total_steps, progress.clock(time.monotonic() - self.start)
+        state = progress.state()
+        left = f", {progress.clock(state.run_left)} left" if state and state.run_left is not None else ""
+        return self.done / total, f"{self.run.name} {self.done}/{total} steps, {elapsed} elapsed{left}"
 
 
 def plain_lines(step: int, total_steps: int, metrics: Metrics) -> list[str]:
@@ -174,15 +173,23 @@ def sample_panel(step: int, sample: SampleRow) -> Panel:
     answer = mark_boxes(sample["text"].strip(), "", box_style)
     if cut:
         (answer if sample["text"] else thinking).append(f" ✂ cut after {sample['tokens']} tokens", "bold red")
+    earlier = [earlier_message(message) for message in sample.get("conversation", [])[:-1]]
     verdict = f"{sample['reason']} · gold {sample['gold']} · reward {sample['reward']:.2f}"
     return Panel(
-        Group(*(part for part in (question, _last_lines(thinking), answer) if part)),
+        Group(*(part for part in (question, *earlier, _last_lines(thinking), answer) if part)),
         title=f"{sample['split']} sample, step {step}",
         title_align="left",
         subtitle=Text(verdict, style="green" if sample["correct"] else "red"),
         subtitle_align="right",
         border_style="dim",
     )
+
+
+def earlier_message(message: Mapping[str, Any]) -> Text:
+    """A turn before the last, without its thinking, or what the environment answered."""
+    if message["role"] == "assistant":
+        return Text(message["text"].strip())
+    return Text(f"→ {message['text'].strip()}", "cyan")
 
 
 def mark_boxes(text: str, style: str, box_style: str) -> Text:

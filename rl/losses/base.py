@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rl.errors import UserError
-from rl.rollouts import Rollout, TrainingRow
+from rl.losses.correction import Correction, require_bounds
+from rl.rollouts import Rollout, TrainingRow, training_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ class Surrogate:
     loss: scalar, the SUM over rows and tokens; its gradient adds up over micro-batches.
     sequence_kl: [B] mean Bernoulli KL (nats) between the behaviour and the current probability of the sampled tokens.
     admitted: [B] whether the row's gradient passed the loss's trust region.
-    log_ratio: [B, T] logprobs - behavior_logprobs, 0 at padding.
+    log_ratio: [B, T] logprobs - behavior_logprobs, 0 outside the mask.
     """
 
     loss: Tensor
@@ -43,25 +44,30 @@ class Surrogate:
 class PolicyLoss(ABC):
     """What every loss has: a weight for each rollout of the batch, and an objective for each token.
 
-    name: what it is called in messages and metrics. updates_per_batch: optimiser steps on one batch.
+    name: what it is called in messages and metrics. updates_per_batch: optimiser steps on one batch. correction,
+    correction_bounds: for a sampler that differs from the learner (rl/losses/correction.py); None: the published bounds.
     needs_groups: the baseline is the group's, so a group of one carries no signal. needs_entropies, needs_verdicts:
     whether it reads each token's entropy, and whether a rollout is correct. needs_reference: it has a KL penalty, for which
-    the learner scores each batch with the reference policy too.
+    the learner scores each batch with the reference policy too. reads_parts: it compares the rewards of a set one by one.
     """
 
     name: str
     updates_per_batch: int = 1
+    correction: Correction = "none"
+    correction_bounds: tuple[float, float] | None = None
 
     needs_groups = True
     needs_entropies = False
     needs_verdicts = False
     needs_reference = False
+    reads_parts = False
 
     def __post_init__(self) -> None:
         if self.updates_per_batch < 1:
             raise UserError(
                 f"loss.updates_per_batch={self.updates_per_batch}: expected a positive integer; e.g. loss.updates_per_batch=1"
             )
+        require_bounds(self.correction, self.correction_bounds)
 
     @property
     def has_gate(self) -> bool:
@@ -71,7 +77,11 @@ class PolicyLoss(ABC):
     @property
     def passes(self) -> int:
         """Passes over each row, for scoring and for training."""
-        return self.updates_per_batch * (2 if self.has_gate else 1)
+        return self.updates_per_batch * (2 if self.has_gate else 1) + (self.correction != "none")
+
+    def scores(self, rollouts: Sequence[Rollout], reward_weights: Mapping[str, float]) -> list[float]:
+        """[N] the rewards that `weights` compares: the weighted sums. reward_weights: of each key of `rollout.rewards`."""
+        return [rollout.reward for rollout in rollouts]
 
     @abstractmethod
     def weights(
@@ -92,7 +102,7 @@ class PolicyLoss(ABC):
         return [0.0] * len(lengths)
 
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
-        """Which of a rollout's tokens train; None: all of them."""
+        """[T_n] which of a rollout's sampled tokens train; None: all of them."""
         return None
 
     def admit(self, sequence_kl: Tensor) -> Tensor:
@@ -106,9 +116,9 @@ class PolicyLoss(ABC):
     def surrogate(
         self, logprobs: Tensor, behavior_logprobs: Tensor, coefficients: Tensor, mask: Tensor
     ) -> Surrogate:
-        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on completion tokens.
+        """The loss of B rows of T tokens; everything is [B, T], `mask` is True on sampled tokens.
 
-        Computed in float32 at least, whatever the model's dtype. Padding may hold anything, NaN included.
+        Computed in float32 at least, whatever the model's dtype. Values outside `mask` may be anything, NaN included.
         """
         import torch
 
@@ -126,20 +136,42 @@ class PolicyLoss(ABC):
         return Surrogate(loss, sequence_kl, admitted, (current - behavior).detach())
 
 
-def weigh(rollouts: Sequence[Rollout], loss: PolicyLoss, budget: int) -> list[TrainingRow]:
-    """The complete batch of N rollouts as training rows: one coefficient for each token."""
-    lengths = [len(r.completion.tokens) for r in rollouts]
-    weights = loss.weights([r.reward for r in rollouts], [r.group for r in rollouts], lengths, budget)
-    kl_weights = loss.kl_weights(lengths, budget)
+def weigh(
+    rollouts: Sequence[Rollout],
+    loss: PolicyLoss,
+    budget: int,
+    reward_weights: Mapping[str, float] | None = None,
+    mask_truncated: bool = False,
+) -> list[TrainingRow]:
+    """The complete batch of N rollouts as training rows: one coefficient for each sampled token.
+
+    reward_weights: of each reward of the set, for losses that read them one by one. mask_truncated: rollouts that the
+    budget cut get coefficients of 0, and no KL penalty.
+    """
+    weights = rollout_weights(rollouts, loss, budget, reward_weights, mask_truncated)
+    kl_weights = loss.kl_weights([r.length for r in rollouts], budget)
     rows = []
     for rollout, weight, kl_weight in zip(rollouts, weights, kl_weights, strict=True):
-        tokens = rollout.completion.tokens
         retained = loss.retained(rollout)
-        coefficients = [weight] * len(tokens) if retained is None else [weight * keep for keep in retained]
-        rows.append(
-            TrainingRow(rollout.prompt_tokens, tokens, rollout.completion.logprobs, coefficients, kl_weight)
-        )
+        coefficients = [weight] * rollout.length if retained is None else [weight * keep for keep in retained]
+        masked = mask_truncated and rollout.truncated
+        rows.append(training_row(rollout, coefficients, 0.0 if masked else kl_weight))
     return rows
+
+
+def rollout_weights(
+    rollouts: Sequence[Rollout],
+    loss: PolicyLoss,
+    budget: int,
+    reward_weights: Mapping[str, float] | None = None,
+    mask_truncated: bool = False,
+) -> list[float]:
+    """[N] what each token of a rollout weighs; arguments as in `weigh`. A rollout of weight 0 teaches nothing."""
+    groups, lengths = [r.group for r in rollouts], [r.length for r in rollouts]
+    weights = loss.weights(loss.scores(rollouts, reward_weights or {}), groups, lengths, budget)
+    return [
+        0.0 if mask_truncated and r.truncated else weight for r, weight in zip(rollouts, weights, strict=True)
+    ]
 
 
 def bernoulli_kl(behavior_logprobs: Tensor, logprobs: Tensor) -> Tensor:

@@ -36,6 +36,11 @@ class FlashReinforce(PolicyLoss):
                 f"loss.updates_per_batch={self.updates_per_batch}: flashreinforce takes one optimiser step a batch and"
                 " discards it; use loss.updates_per_batch=1, or loss=grpo"
             )
+        if self.correction != "none":
+            raise UserError(
+                f"loss.correction={self.correction}: flashreinforce already weighs each token by learner over sampler and has"
+                " a trust region of its own; type loss.correction=none, or loss=grpo"
+            )
         if not self.delta > 0:
             raise UserError(
                 f"loss.delta={self.delta}: expected a positive number (inf: no gate); e.g. loss.delta=3e-3"
@@ -68,8 +73,9 @@ class FlashReinforce(PolicyLoss):
     def retained(self, rollout: Rollout) -> Sequence[bool] | None:
         if not self.needs_entropies or rollout.verdict.correct:
             return None
-        assert rollout.completion.entropies is not None, "the sampler was asked for entropies"
-        return highest_entropy(rollout.completion.entropies, self.negative_token_fraction)
+        entropies = rollout.completion.entropies
+        assert entropies is not None, "the sampler was asked for entropies"
+        return highest_entropy(entropies, self.negative_token_fraction)
 
     def admit(self, sequence_kl: Tensor) -> Tensor:
         return sequence_kl <= self.delta

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import UserError, first_line
+from rl.models.hub import loading_weights
+from rl.models.quantization import keep_exact, nf4_config
 from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 BASE = "base.json"  # beside trained weights: fingerprints of the base weights and the tokenizer
 DIFFERS = {
     "fingerprint": "weights ({}) are not those that {} was trained on",
+    "nf4_fingerprint": "4-bit weights ({}) are not those that {} was trained on",
     "tokenizer": "tokenizer ({}) is not the one that {} was trained with",
 }
+FINGERPRINTS = {False: "fingerprint", True: "nf4_fingerprint"}  # by whether the base is quantized
 SAMPLED = 1024  # values read from each tensor for the fingerprint
 # Texts that tokenizers split differently, in addition to PROBES: spaces, digits, full width, accents.
 SPLIT_PROBES = (
@@ -87,7 +91,7 @@ def base_facts(model: PreTrainedModel, tokenizer: Any) -> dict[str, str]:
     """The facts for `write_base`, from a base that is untrained or has only a trained adapter inside."""
     return {
         "base": str(model.config.name_or_path),
-        "fingerprint": base_fingerprint(model),
+        FINGERPRINTS[bool(getattr(model, "is_quantized", False))]: base_fingerprint(model),
         "tokenizer": tokenizer_fingerprint(tokenizer),
     }
 
@@ -152,11 +156,15 @@ def quiet_peft() -> Iterator[None]:
 
 
 def load_adapter(
-    folder: Path, base: str | None, device: torch.device, dtype: torch.dtype | None = None
+    folder: Path,
+    base: str | None,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    quantized: bool = False,
 ) -> PeftModel:
     """The adapter in `folder` on its base (or on `base`), in float32 unless `dtype` says otherwise.
 
-    Raises UserError for a different base than the adapter was trained on, for missing or unexpected tensors, and for an
+    quantized: with the base in 4 bits, as it was trained with model.quantization=nf4. Raises UserError for a different base than the adapter was trained on, for missing or unexpected tensors, and for an
     adapter on a tied head.
     """
     import peft
@@ -167,18 +175,25 @@ def load_adapter(
     disable_progress_bar()
     source = base or base_of(folder)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or torch.float32)
+        with loading_weights(source):
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=dtype or torch.float32,
+                quantization_config=nf4_config(device.type == "cuda") if quantized else None,
+            )
     except Exception as error:  # a damaged file makes transformers and safetensors raise many kinds
         if pointer := lfs_pointer(Path(source)):
             raise UserError(f"base={source}: {pointer_advice(pointer)}") from None
         raise UserError(
             f"base={source}: cannot be loaded ({first_line(error)}); give the adapter's base, base=FOLDER or base=ORG/NAME"
         ) from None
+    if quantized:
+        keep_exact(model)
     model.to(device)
     if (folder / BASE).is_file():
         require_base(
             folder,
-            {"base": f"base={source}", "fingerprint": base_fingerprint(model)},
+            {"base": f"base={source}", FINGERPRINTS[quantized]: base_fingerprint(model)},
             "give that base (base=FOLDER or base=ORG/NAME; model.path=FOLDER where a recipe has no base)",
         )
     if pointer := lfs_pointer(folder):

@@ -51,6 +51,6 @@ def require_context(model: PreTrainedModel, prompts: Sequence[Sequence[int]], ma
     if context and (needed := max(map(len, prompts)) + max_tokens) > context:
         raise UserError(
             f"max_tokens={max_tokens}: the longest prompt and the budget make {needed} tokens, and the model's"
-            f" context holds {context}; type max_tokens={max(1, context - needed + max_tokens)} or less (with budget=tighten,"
-            " budget.start times max_tokens counts), or data.max_prompt_tokens=N"
+            f" context holds {context}; type max_tokens={max(1, context - needed + max_tokens)} or less (the widest"
+            " budget of budget=tighten, budget=thinkprune and eval_max_tokens counts), or data.max_prompt_tokens=N"
         )

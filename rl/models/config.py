@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl.errors import UserError, require
+from rl.models.quantization import require_bitsandbytes
 from rl.places import PROJECT
 
 
@@ -32,7 +33,8 @@ class ModelConfig:
 
     id: Hub id. path: a local checkpoint, preferred to `id`. stop_tokens: texts of the tokens that end an answer.
     context: tokens of prompt and completion, instead of the checkpoint's own limit; RoPE is unchanged.
-    dtype: `auto` is bfloat16 on a GPU that has it, float32 elsewhere. lora: null trains all weights.
+    dtype: `auto` is bfloat16 on a GPU that has it, float32 elsewhere. lora: null trains all weights. quantization: `nf4`
+    keeps the base under an adapter in 4 bits (rl/models/quantization.py).
     recipe: defaults for the run's own keys, such as max_tokens. facts: see docs/renderers.md.
     """
 
@@ -45,6 +47,7 @@ class ModelConfig:
     stop_tokens: list[str] = field(default_factory=list)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     lora: LoraConfig | None = None
+    quantization: Literal["nf4"] | None = None
     recipe: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -57,6 +60,14 @@ class ModelConfig:
             raise UserError("model.path=: is empty; expected a folder that save_pretrained wrote")
         if self.context is not None:
             require(self.context >= 1, "model.context", self.context, "a positive integer, or null", 6144)
+        if self.quantization is not None:
+            typed = f"model.quantization={self.quantization}"
+            if self.lora is None:
+                raise UserError(
+                    f"{typed}: 4-bit weights cannot be trained, only an adapter on them; type model.lora.rank=32, or"
+                    " model.quantization=null"
+                )
+            require_bitsandbytes(typed, "model.quantization=null")
         if self.path is not None and not (self.local_path / "config.json").is_file():
             lacks = "has no config.json" if self.local_path.is_dir() else "no such folder"
             raise UserError(

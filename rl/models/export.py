@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from rl import progress
 from rl.errors import UserError, first_line
 from rl.models.adapters import BASE, base_of
 from rl.models.card import run_of, write_card
@@ -105,8 +106,10 @@ def _write_merged(weights: Path, base: str | None, folder: Path, dtype: Dtype, d
     tokenizer = _tokenizer(weights, base)
     adapted = load_adapter(weights, base, torch.device(resolve_device(device)))
     wanted = stored_dtype(adapted.get_base_model()) if dtype == "auto" else getattr(torch, dtype)
-    merged, measured = merge(adapted, tokenizer, wanted)
-    merged.save_pretrained(folder)
+    with progress.task("merging"):
+        merged, measured = merge(adapted, tokenizer, wanted)
+    with progress.task("saving"):
+        merged.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if (weights / RENDERER).is_file():
         shutil.copy(weights / RENDERER, folder)

@@ -7,11 +7,17 @@ import logging
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
+from rl import progress
 from rl.errors import UserError, first_line
 
 SECONDS = 10.0
+# A checkpoint of transformers has one of them.
+WEIGHTS = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
 
 
 @contextmanager
@@ -51,6 +57,18 @@ def require_model(repo_id: str, revision: str | None) -> None:
 
     with hub("model", repo_id), model_errors(repo_id):
         hf_hub_download(repo_id, "config.json", revision=revision)
+
+
+@contextmanager
+def loading_weights(source: str, revision: str | None = None) -> Iterator[None]:
+    """A task around loading a folder's or a Hub model's weights. While they are downloaded, the Hub's library shows a bar."""
+    from huggingface_hub import try_to_load_from_cache
+
+    here = Path(source).exists() or any(
+        isinstance(try_to_load_from_cache(source, name, revision=revision), str) for name in WEIGHTS
+    )
+    with progress.task("loading weights", own_bar=not here):
+        yield
 
 
 @contextmanager

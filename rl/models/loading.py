@@ -14,7 +14,8 @@ from rl.errors import UserError, first_line
 from rl.models.adapters import adapts_tied_weights, quiet_peft
 from rl.models.compatibility import require_causal
 from rl.models.config import LoraConfig, ModelConfig
-from rl.models.hub import hub, model_errors
+from rl.models.hub import hub, loading_weights, model_errors
+from rl.models.quantization import keep_exact, nf4_config
 from rl.storage.file_kinds import lfs_pointer, pointer_advice
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
         "float32": torch.float32,
         "bfloat16": torch.bfloat16,
     }[spec.dtype]
-    with checkpoint_errors(spec):
+    with checkpoint_errors(spec), loading_weights(spec.source, spec.revision):
         config = checkpoint_config(spec)
         require_causal(config, spec.source)
         found: Any = AutoModelForCausalLM.from_pretrained(
@@ -80,6 +81,7 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
             config=config,
             revision=spec.revision,
             dtype=dtype,
+            quantization_config=nf4_config(on_gpu) if spec.quantization else None,
             attn_implementation=attn_implementation,
             output_loading_info=True,
         )
@@ -89,6 +91,8 @@ def read_model(spec: ModelConfig, attn_implementation: str, on_gpu: bool) -> Pre
             f"{spec.source}: lacks {len(missing)} of the model's tensors (first: {missing[0]}), which would be"
             " initialised at random; give a complete checkpoint of a causal language model"
         )
+    if spec.quantization:
+        keep_exact(model)
     return model
 
 

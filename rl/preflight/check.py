@@ -12,21 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from renderers.base import Renderer
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import Constant
-from rl.collecting import require_any
+from rl.collecting import roll_out
+from rl.data.pass_rates import pass_rates_of
 from rl.data.problems import ProblemSet
 from rl.engines.base import Sampler, SamplingParams
 from rl.errors import NotFinite, UserError
-from rl.evaluation.measures import Estimates, Sampled, measure
+from rl.evaluation.measures import Estimates, by_problem, measure, within
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of
 from rl.places import PROJECT
 from rl.preflight.learning_signal import ENOUGH, Baseline, baseline_of, length_quantile
 from rl.preflight.token_ceiling import check_size
-from rl.rollouts import Problem
+from rl.rollouts import Problem, Rollout
 from rl.seeds import derived_seed, seed_everything
 from rl.step import Run
+from rl.task import Task
 
 log = logging.getLogger("tanka")
 
@@ -40,7 +43,8 @@ class Preflight:
     """Measurements at several budgets, from P problems with n completions each.
 
     budget: of the run's first step. readings: by budget, in rising order: each of MEASURED, and `signal`. lengths: each
-    of QUANTILES, in tokens. remedies: overrides to type if the budget is too small.
+    of QUANTILES, in tokens. remedies: overrides to type if the budget is too small. pass_rates: of each problem by id, at
+    `budget`.
     """
 
     budget: int
@@ -51,6 +55,7 @@ class Preflight:
     readings: dict[int, Estimates]
     lengths: Estimates
     remedies: list[str]
+    pass_rates: dict[str, float]
 
     @property
     def smallest(self) -> int | None:
@@ -105,16 +110,17 @@ def before_training(run: Run) -> None:
     if blueprint.preflight == "off":
         return
     count, completions = check_size(blueprint)
-    prompted = prompts_of(blueprint, run.problems, run.renderer, count)
+    prompted = prompts_of(blueprint, run.problems, run.task, count)
     budget = blueprint.budget.first(blueprint.max_tokens)
     room = prompted.room(blueprint.model)
     budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if b <= max(budget, room)]
-    sampled = sample_prompts(blueprint, run.renderer, run.engine.sampler, prompted, completions, budgets[-1])
-    try:
-        found = read_budgets(blueprint, run.renderer, sampled, budgets)
-    except NotFinite as error:  # a step with such rewards only warns too
-        log.warning("preflight: %s", error)
-        return
+    with progress.task("preflight"):
+        sampled = sample_prompts(blueprint, run.task, run.engine.sampler, prompted, completions, budgets[-1])
+        try:
+            found = read_budgets(blueprint, run.renderer, sampled, budgets)
+        except NotFinite as error:  # a step with such rewards only warns too
+            log.warning("preflight: %s", error)
+            return
     run.directory.write_json("preflight.json", found.to_json())
     if found.warning is None:
         log.info("preflight: %s", found.summary)
@@ -137,59 +143,61 @@ class Prompted:
         return math.inf if context is None else context - max(map(len, self.prompts))
 
 
-def prompts_of(blueprint: Blueprint, problems: ProblemSet, renderer: Renderer, count: int) -> Prompted:
+def prompts_of(blueprint: Blueprint, problems: ProblemSet, task: Task, count: int) -> Prompted:
     """The first `count` problems of the run's order, with their prompts."""
     first = problems.batch(0, count, blueprint.seed)
-    return Prompted(first, [renderer.prompt(problems.messages(problem)) for problem in first])
+    return Prompted(first, task.prompts(first))
 
 
 def sample_prompts(
     blueprint: Blueprint,
-    renderer: Renderer,
+    task: Task,
     sampler: Sampler,
     prompted: Prompted,
     n: int,
     widest: int,
-) -> Sampled:
-    """n completions of each problem, sampled as in training with a budget of `widest` tokens."""
+) -> list[Rollout]:
+    """n rollouts of each problem, sampled as in training with a budget of `widest` tokens."""
     seed_everything(derived_seed(blueprint.seed, "preflight", 0))
     params = SamplingParams(
         max_tokens=widest,
         temperature=blueprint.temperature,
-        stop_ids=renderer.stop_ids,
+        stop_ids=task.renderer.stop_ids,
         seed=derived_seed(blueprint.seed, "preflight", 1),
         support=blueprint.sampling,
     )
     sampler.publish()
-    return Sampled(
-        prompted.problems, prompted.prompts, require_any(sampler.sample(prompted.prompts, n, params))
-    )
+    return roll_out(sampler, task, prompted.problems, n, params)
 
 
 def read_budgets(
-    blueprint: Blueprint, renderer: Renderer, sampled: Sampled, budgets: Sequence[int]
+    blueprint: Blueprint, renderer: Renderer, sampled: Sequence[Rollout], budgets: Sequence[int]
 ) -> Preflight:
     """Measurements at each of `budgets`: in rising order, the last is the one used for sampling."""
-    n = max(map(len, sampled.completions))
+    groups = by_problem(sampled)
+    n = max(map(len, groups))
     baseline = baseline_of(blueprint, n)
     readings: dict[int, Estimates] = {}
-    for budget in budgets:
-        rollouts = sampled.at(budget, renderer)
+    first = blueprint.budget.first(blueprint.max_tokens)
+    for budget in progress.counted(budgets, "measuring", len(budgets), "budgets"):
+        rollouts = within(sampled, budget, renderer)
         blueprint.rewards.score(rollouts, watch=False)
+        if budget == first:
+            rates = pass_rates_of(rollouts)
         measured = measure(rollouts)
         readings[budget] = {name: measured[name] for name in MEASURED if name in measured} | {
             "signal": baseline.signal(rollouts)
         }
-    budget = blueprint.budget.first(blueprint.max_tokens)
     return Preflight(
-        budget=budget,
-        problems=len(sampled.problems),
+        budget=first,
+        problems=len(groups),
         completions=n,
         temperature=blueprint.temperature,
         baseline=baseline,
         readings=readings,
         lengths={name: length_quantile(rollouts, share) for name, share in QUANTILES.items()},
-        remedies=remedies(blueprint, renderer, readings, budget, baseline),
+        remedies=remedies(blueprint, renderer, readings, first, baseline),
+        pass_rates=rates,
     )
 
 

@@ -15,14 +15,14 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Learner
 from rl.engines.prices import Tokens, batch_tokens, price_date
 from rl.preflight.token_ceiling import Ceiling, Sampling, token_ceiling
-from rl.rollouts import Completion, Rollout, TrainingRow
+from rl.rollouts import Rollout, training_row
 
 
 @dataclass(frozen=True)
 class RunCost:
     """Per step: rollouts, their prompt and completion tokens, seconds of sampling and updating.
 
-    steps: of the run. ceiling: completion tokens of the run if every completion is cut. other_seconds: of sampling in
+    discarded_tokens: sampled in the redraws of a step (`refill`). steps: of the run. ceiling: completion tokens of the run if every completion is cut. other_seconds: of sampling in
     evaluations and in the check before step 1. usd: of the whole run, at the prices of `price_date`; None where no price
     is published.
     """
@@ -31,6 +31,7 @@ class RunCost:
     rollouts: int
     prompt_tokens: int
     completion_tokens: int
+    discarded_tokens: int
     sample_seconds: float
     update_seconds: float
     ceiling: Ceiling
@@ -55,9 +56,11 @@ def run_cost(
     tokens_per_second: float,
     update_seconds_per_token: float,
     test_problems: Sequence[int],
+    signal: float = 1.0,
 ) -> RunCost:
     """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch.
 
+    signal: the share of groups whose rewards differ; redraw k of `refill` samples the share (1 - signal) ** k again.
     Evaluations are estimated with the same completions, cut at `max_tokens`. The check before step 1 has a wider budget:
     a completion that the first budget cuts counts as one that the wider budget cuts too.
     """
@@ -67,7 +70,7 @@ def run_cost(
 
     def sampled(part: Sampling) -> Tokens:
         """Of one batch of `part`, scaled from the rollouts."""
-        lengths = sum(_length(r.completion, part.max_tokens) for r in rollouts) / len(rollouts)
+        lengths = sum(_length(r, part.max_tokens) for r in rollouts) / len(rollouts)
         return Tokens(round(part.rollouts * prompts), round(part.rollouts * lengths))
 
     step = sampled(ceiling.training)
@@ -75,14 +78,17 @@ def run_cost(
     if blueprint.max_sampled_tokens is not None:
         steps = min(steps, math.ceil(blueprint.max_sampled_tokens / max(1, completion)))
     others = [sampled(part) * part.batches for part in (ceiling.evaluations, ceiling.preflight)]
+    redrawn = sum((1 - signal) ** draw for draw in range(1, blueprint.refill + 1))
+    redraws = Tokens(round(redrawn * prompt), round(redrawn * completion))
     prices = blueprint.engine.usd_per_million(blueprint)
-    tokens = sum(others, batch_tokens(prompt, completion, blueprint.loss.passes) * steps)
+    tokens = sum(others, (batch_tokens(prompt, completion, blueprint.loss.passes) + redraws) * steps)
     return RunCost(
         steps=steps,
         rollouts=count,
         prompt_tokens=prompt,
         completion_tokens=completion,
-        sample_seconds=completion / tokens_per_second,
+        discarded_tokens=redraws.sample,
+        sample_seconds=(completion + redraws.sample) / tokens_per_second,
         update_seconds=completion * update_seconds_per_token * blueprint.loss.updates_per_batch,
         ceiling=ceiling,
         other_seconds=sum(other.sample for other in others) / tokens_per_second,
@@ -91,20 +97,14 @@ def run_cost(
     )
 
 
-def _length(completion: Completion, max_tokens: int) -> int:
+def _length(rollout: Rollout, max_tokens: int) -> int:
     """Its tokens at a budget of `max_tokens`; one that was cut at a smaller budget uses the whole of a larger one."""
-    cut = completion.stop_reason == "length"
-    return max_tokens if cut else min(len(completion.tokens), max_tokens)
+    return max_tokens if rollout.truncated else min(rollout.length, max_tokens)
 
 
 def forward_seconds_per_token(learner: Learner, rollouts: Sequence[Rollout]) -> float:
     """Seconds per completion token of a learner's forward pass, timed on `rollouts`."""
-    rows = [
-        TrainingRow(
-            r.prompt_tokens, r.completion.tokens, r.completion.logprobs, [0.0] * len(r.completion.tokens)
-        )
-        for r in rollouts
-    ]
+    rows = [training_row(r, [0.0] * r.length) for r in rollouts]
     start = time.perf_counter()
     learner.logprobs(rows)
-    return (time.perf_counter() - start) / sum(len(row.completion_tokens) for row in rows)
+    return (time.perf_counter() - start) / sum(r.length for r in rollouts)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
+from rl.data.pass_rates import write_pass_rates
 from rl.evaluation.statistics import Estimate
 from rl.preflight.check import Preflight
 from rl.preflight.cost import RunCost
@@ -91,6 +92,11 @@ def _estimates(cost: RunCost, memory: Memory | None) -> Table:
     lines = {
         "optimiser steps": f"{cost.steps:,} of {cost.rollouts:,} rollouts",
         "tokens a step": f"{cost.completion_tokens:,} sampled, {cost.prompt_tokens:,} of prompts, if answers keep their length",
+        **(
+            {"thrown away a step": f"{cost.discarded_tokens:,} sampled tokens, at the signal measured"}
+            if cost.discarded_tokens
+            else {}
+        ),
         "token ceiling": f"{cost.ceiling.tokens:,} completion tokens",
         **cost.ceiling.lines(),
         "time a step": f"{duration(cost.sample_seconds)} to sample (measured rate), {duration(cost.update_seconds)} to update (from a forward pass)",
@@ -130,8 +136,10 @@ def write_files(
     document = {**found.to_json(), "estimate": cost.to_json(), "memory_bytes": memory}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     numbers.write_text(f"{text}\n", encoding="utf-8")
+    rates = folder / "pass_rates.jsonl"
+    write_pass_rates(rates, found.pass_rates)
     pictures = save_themed(folder, "preflight", lambda colors: draw(found, colors, words))
-    return {"numbers": numbers, "picture": pictures["light"]}
+    return {"numbers": numbers, "rates": rates, "picture": pictures["light"]}
 
 
 def draw(found: Preflight, colors: Colors, words: Words) -> Figure:

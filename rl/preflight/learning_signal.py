@@ -67,8 +67,8 @@ def length_quantile(rollouts: Sequence[Rollout], share: float) -> Estimate:
     """
     import numpy
 
-    groups = [[r.completion for r in group] for group in by_problem(rollouts)]
-    lengths = [math.inf if c.stop_reason == "length" else len(c.tokens) for group in groups for c in group]
+    groups = by_problem(rollouts)
+    lengths = [math.inf if r.truncated else r.length for group in groups for r in group]
     owners = numpy.repeat(numpy.arange(len(groups)), list(map(len, groups)))
     order = numpy.argsort(lengths, kind="stable")
     draws = numpy.random.default_rng(0).multinomial(

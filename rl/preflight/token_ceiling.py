@@ -1,10 +1,11 @@
-"""The most completion tokens that a run can sample: its training steps, its evaluations, the check before step 1."""
+"""The most completion tokens that a run can sample: training steps and their redraws, evaluations, the check before step 1."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rewards.length.l1 import Targets
 from rl.blueprint import Blueprint
 
 # The check before step 1: about the rollouts of one small step, at up to twice its budget.
@@ -42,12 +43,14 @@ class Ceiling:
     """Everything that a run samples."""
 
     training: Sampling
+    refill: Sampling
     evaluations: Sampling
     preflight: Sampling
 
     @property
     def tokens(self) -> int:
-        return self.training.tokens + self.evaluations.tokens + self.preflight.tokens
+        parts = (self.training, self.refill, self.evaluations, self.preflight)
+        return sum(part.tokens for part in parts)
 
     def lines(self) -> dict[str, str]:
         """What each part adds, for a table; only the parts that sample anything."""
@@ -56,6 +59,7 @@ class Ceiling:
             "training": f"{self.training.batches:,} steps x "
             if limit is None
             else f"to the step that reaches {limit:,} tokens, at most {self.training.batches:,} steps x ",
+            "refill": f"{self.refill.batches:,} redraws x ",
             "evaluations": f"{self.evaluations.batches:,} x ",
             "preflight": "",
         }
@@ -76,11 +80,18 @@ def token_ceiling(
     budget = blueprint.budget.first(blueprint.max_tokens)
     most = blueprint.eval_problems
     tested = sum(most if count is None else min(most, count) for count in test_problems)
+    length = blueprint.rewards.length
+    targets = (length.eval_targets if isinstance(length, Targets) else None) or ()
     checked, completions = check_size(blueprint)
+    limit = blueprint.max_sampled_tokens
     return Ceiling(
-        Sampling(steps, problems, blueprint.group_size, budget, blueprint.max_sampled_tokens),
+        Sampling(steps, problems, blueprint.group_size, budget, limit),
+        Sampling(steps * blueprint.refill, problems, blueprint.group_size, budget, limit),
         Sampling(
-            evaluations(steps, blueprint.eval_every), tested, blueprint.eval_completions, blueprint.max_tokens
+            evaluations(steps, blueprint.eval_every),
+            tested * (1 + len(targets)),
+            blueprint.eval_completions,
+            blueprint.eval_budgets[-1],
         ),
         Sampling(int(blueprint.preflight != "off"), min(checked, problems), completions, 2 * budget),
     )

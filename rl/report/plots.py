@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rl.report.style import Colors, Themed, Words, save_themed
+from rl.evaluation.statistics import Estimate
+from rl.report.style import MARKERS, Colors, Themed, Words, save_themed
 from rl.report.summary import MAIN_METRICS, Rows, by_set, measured, series
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ OUTCOMES = ("by_group/frac_all_good", "by_group/frac_mixed", "by_group/frac_all_
 def save_plots(rows: Rows, evaluations: Rows, folder: Path, words: Words) -> dict[str, Themed]:
     """Draws every picture the rows of metrics.jsonl and evaluations.jsonl have numbers for.
 
-    Returns {"curves" | "groups" | "reasons": {"light" | "dark": PNG}}.
+    Returns {"curves" | "groups" | "reasons" | "budgets": {"light" | "dark": PNG}}.
     """
     draws = pictures(rows, evaluations, words)
     saved = {name: save_themed(folder, name, draw) for name, draw in draws.items()}
@@ -42,6 +43,7 @@ def pictures(rows: Rows, evaluations: Rows, words: Words) -> dict[str, Callable[
         "curves": partial(draw_curves, rows, evaluations, words=words),
         "groups": partial(draw_groups, rows, words=words),
         "reasons": partial(draw_reasons, rows, words=words),
+        "budgets": partial(draw_budgets, evaluations, words=words),
     }
 
 
@@ -68,6 +70,50 @@ def draw_reasons(rows: Rows, colors: Colors, words: Words) -> Figure | None:
     reasons = [name for name in rows[0] if name.startswith("grade/") and name != "grade/correct"]
     names = [name for name in reasons if any(series(rows, name)[1])]
     return _stack(rows, names, colors, words)
+
+
+def draw_budgets(evaluations: Rows, colors: Colors, words: Words) -> Figure | None:
+    """Accuracy on the first evaluation set against the budget, one line for each of a few evaluations over the run."""
+    from matplotlib.figure import Figure
+
+    first = next(iter(by_set(evaluations).values()), [])
+    shown = _spread([row for row in first if row.get("budgets")], len(MARKERS) - 2)
+    lines = {row["step"]: budget_line(row) for row in shown}
+    if not any(lines.values()):
+        return None
+    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for (step, points), color, marker in zip(lines.items(), colors, MARKERS, strict=False):
+        label = words["before_training"] if step == 1 else words["after_steps"].format(count=step - 1)
+        budgets, estimates = list(points), list(points.values())
+        below = [each.value - each.low for each in estimates]
+        above = [each.high - each.value for each in estimates]
+        values = [each.value for each in estimates]
+        axes.errorbar(
+            budgets, values, yerr=[below, above], color=color, marker=marker, markersize=5, capsize=3, label=label
+        )  # fmt: skip
+    ticks = sorted({budget for points in lines.values() for budget in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.minorticks_off()
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_xlabel(words["budget"])
+    axes.set_ylabel(words["accuracy"])
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8)
+    return figure
+
+
+def budget_line(row: Mapping[str, Any]) -> dict[int, Estimate]:
+    """The accuracy at each budget of a line of evaluations.jsonl; without budgets that have none."""
+    points = {each["budget"]: measured(each, "accuracy") for each in row["budgets"]}
+    return {budget: estimate for budget, estimate in points.items() if estimate is not None}
+
+
+def _spread(rows: Rows, count: int) -> Rows:
+    """At most `count` of the rows, evenly spaced, the first and the last among them."""
+    if len(rows) <= count:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
 
 
 def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, words: Words) -> None:

@@ -95,13 +95,23 @@ def first_and_last(rows: Rows) -> Rows:
 
 def evaluated(data: str, rows: Rows) -> dict[str, Any]:
     """A section of the page: a data set, its first and last evaluation, and their measures."""
-    return {"data": data, "rows": rows, "table": evaluation_table(rows)}
+    return {"data": data, "rows": rows, "table": evaluation_table(rows), "targets": target_table(rows)}
 
 
 def evaluation_table(evaluations: Rows) -> list[tuple[str, list[str]]]:
     """(name, its estimate in each evaluation, as text) for each measure on the test problems."""
     names = [*EVALUATED, *(name for name in (evaluations[-1] if evaluations else ()) if "@" in name)]
     return [(name, [format_estimate(name, measured(row, name)) for row in evaluations]) for name in names]
+
+
+def target_table(evaluations: Rows) -> list[tuple[int, str, list[str]]]:
+    """(target, name, its estimate in each evaluation, as text) for accuracy and deviation at each stated target length."""
+    by_target = [{each["target"]: each for each in row.get("targets", [])} for row in evaluations]
+    return [
+        (target, name, [format_estimate(name, measured(found.get(target, {}), name)) for found in by_target])
+        for target in (by_target[-1] if by_target else {})
+        for name in ("accuracy", "deviation")
+    ]
 
 
 def preflight_table(budgets: Rows) -> list[tuple[int, list[tuple[str, str, str]]]]:

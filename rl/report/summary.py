@@ -72,7 +72,7 @@ def summarize(rows: Rows) -> list[tuple[str, str, str]]:
 def format_value(name: str, value: float) -> str:
     if name == "learning_rate":
         return f"{value:.2e}"
-    return f"{value:.1f}" if name.startswith("tokens") else f"{value:.3f}"
+    return f"{value:.1f}" if name.startswith(("tokens", "deviation")) else f"{value:.3f}"
 
 
 def format_estimate(name: str, estimate: Estimate | None) -> str:

@@ -1,7 +1,7 @@
-"""Builds the embedded model from scratch: a byte-level BPE tokenizer and a small Qwen3, trained on word problems.
+"""Builds the embedded models from scratch: a byte-level BPE tokenizer and a small Qwen3, trained on generated rows.
 
-It is a useful starting point for RL inside a token budget: it solves the problems, but mostly in long, self-doubting
-English that a small budget cuts before the boxed answer.
+Both are useful starting points for RL inside a token budget. `word_problems` solves its problems, but mostly in long,
+self-doubting English that a small budget cuts before the boxed answer. `agent` can call a calculator, but mostly guesses.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rl.errors import UserError
+from rl.tiny import agent
 from rl.tiny.word_problems import LANGUAGES, Style, WordProblem, draw, solution
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
-THINK_TAGS = ("<think>", "</think>")
+THINK_TAGS: tuple[str, ...] = ("<think>", "</think>")
 IGNORED = -100  # target of tokens without a loss, for cross_entropy
 VOCABULARY = 1024
 CONTEXT = 1024  # tokens
@@ -58,14 +59,16 @@ Segments = list[tuple[str, bool]]
 
 @dataclass
 class TinyConfig:
-    """How the embedded model is made.
+    """How an embedded model is made.
 
-    out: the folder that gets weights, tokenizer and card. steps: optimizer steps: the first `sums` of them on bare
-    sums, the last `habit` of them with the long answers in the majority, half-and-half practice between.
+    kind: what it is taught. out: the folder that gets weights, tokenizer and card. steps: optimizer steps: the first
+    `sums` of them on bare sums, the last `habit` of them with the habit that RL should break (long answers, guesses) in
+    the majority, practice between. An agent is taught no bare sums.
     learning_rate: the peak, reached after 5 % of the steps, then a cosine to zero.
     held_out: test problems a language to measure on. suffix: what ends a prompt, by language.
     """
 
+    kind: Literal["word_problems", "agent"]
     out: str
     seed: int
     steps: int
@@ -92,10 +95,15 @@ class TinyConfig:
             raise UserError(
                 f"sums={self.sums} habit={self.habit}: expected shares of at most 1 together, e.g. sums=0.25"
             )
+        if self.kind == "agent" and self.sums:
+            raise UserError(f"sums={self.sums}: kind=agent is taught no bare sums; type sums=0")
 
 
 def corpus(config: TinyConfig) -> Iterator[str]:
     """The texts for the tokenizer's merges: questions and answers as used in training."""
+    if config.kind == "agent":
+        yield from agent.corpus(config.suffix, config.seed)
+        return
     rng = Random(f"corpus {config.seed}")
     for _ in range(CORPUS_PROBLEMS):
         for language in LANGUAGES:
@@ -105,10 +113,12 @@ def corpus(config: TinyConfig) -> Iterator[str]:
                 yield from re.split("</?think>", solution(one, style, rng))  # the tags are whole tokens
 
 
-def make_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerBase:
+def make_tokenizer(
+    texts: Iterator[str], kind: Literal["word_problems", "agent"] = "word_problems"
+) -> PreTrainedTokenizerBase:
     """A tokenizer like Qwen3's (NFC, single digits, byte-level BPE) with merges learned from `texts`.
 
-    The think tags are tokens but not special tokens, as in Qwen3, so they stay visible in decoded text.
+    The think or tool tags are tokens but not special tokens, as in Qwen3, so they stay visible in decoded text.
     """
     from tokenizers import AddedToken
     from transformers import Qwen2Tokenizer
@@ -120,9 +130,12 @@ def make_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerBase:
         extra_special_tokens=[IM_START],
         model_max_length=CONTEXT,
     )
-    tokenizer = untaught.train_new_from_iterator(texts, VOCABULARY - len(THINK_TAGS), show_progress=False)
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in THINK_TAGS])
-    tokenizer.chat_template = CHAT_TEMPLATE
+    size, tags, template = VOCABULARY, THINK_TAGS, CHAT_TEMPLATE
+    if kind == "agent":
+        size, tags, template = agent.VOCABULARY, agent.TOOL_TAGS, agent.CHAT_TEMPLATE
+    tokenizer = untaught.train_new_from_iterator(texts, size - len(tags), show_progress=False)
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    tokenizer.chat_template = template
     return tokenizer
 
 
@@ -181,9 +194,13 @@ def chat_row(
 
 def lesson(tokenizer: PreTrainedTokenizerBase, config: TinyConfig, step: int, rng: Random) -> list[Segments]:
     """One batch of the stage at `step` (sums, practice, habit): new train problems, alternating languages."""
+    habit = step >= (1 - config.habit) * config.steps
+    if config.kind == "agent":
+        calls = agent.HABIT_CALLS if habit else agent.PRACTICE_CALLS
+        return agent.rows(config.suffix, config.batch_size, calls, rng)
     if step < config.sums * config.steps:
         return [sums_row(rng) for _ in range(config.batch_size)]
-    shares = HABIT if step >= (1 - config.habit) * config.steps else PRACTICE
+    shares = HABIT if habit else PRACTICE
     rows = []
     for index in range(config.batch_size):
         language = LANGUAGES[index % 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,7 @@ from rl.losses.rloo import RLOO
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.models import ARCHITECTURES
+from tests.helpers.rollouts import one_turn_row
 
 NO_STOP = frozenset({-1})
 UNLIMITED = 1e12
@@ -142,7 +144,7 @@ def rollouts(model, temperature: float = 1.0) -> list[TrainingRow]:
     completions = sample(model, PROMPTS, 2, params, UNLIMITED)
     pairs = [(prompt, c) for prompt, group in zip(PROMPTS, completions, strict=True) for c in group]
     return [
-        TrainingRow(prompt, c.tokens, c.logprobs, [(-1) ** n * 0.1] * len(c.tokens))
+        one_turn_row(prompt, c.tokens, c.logprobs, [(-1) ** n * 0.1] * len(c.tokens))
         for n, (prompt, c) in enumerate(pairs)
     ]
 
@@ -169,13 +171,10 @@ def test_micro_batches_do_not_change_the_step(tiny_random_model, loss):
     """Micro-batches of 1, 2, 4 and all rows: the same gradient within 1e-6."""
     base = tiny_random_model()[0]
     rows = [
-        TrainingRow([5, 6], list(range(40, 48)), [-5.0] * 8, [(-1) ** n * 0.01 * n] * 8) for n in range(8)
+        one_turn_row([5, 6], list(range(40, 48)), [-5.0] * 8, [(-1) ** n * 0.01 * n] * 8) for n in range(8)
     ]
     scored = LocalLearner(base, OptimizerConfig(), 1.0, 10_000).logprobs(rows)
-    rows = [
-        TrainingRow(r.prompt_tokens, r.completion_tokens, s, r.coefficients)
-        for r, s in zip(rows, scored, strict=True)
-    ]
+    rows = [replace(r, behavior_logprobs=s) for r, s in zip(rows, scored, strict=True)]
     gradients = []
     for microbatch in (1, 2, 4, 8):
         learner = LocalLearner(base, OptimizerConfig(max_grad_norm=math.inf), 1.0, microbatch * 10)
@@ -206,10 +205,7 @@ def test_a_batch_without_signal_takes_no_step(tiny_random_model):
     rows = rollouts(base.eval())
     assert learner.update(rows, GRPO(), 1e-2).stepped
     before = [p.clone() for p in learner.parameters]
-    silent = [
-        TrainingRow(r.prompt_tokens, r.completion_tokens, r.behavior_logprobs, [0.0] * len(r.coefficients))
-        for r in rows
-    ]
+    silent = [replace(r, coefficients=[0.0] * len(r.coefficients)) for r in rows]
     stats = learner.update(silent, GRPO(), 1e-2)
     assert not stats.stepped and stats.grad_norm == 0
     assert all(torch.equal(a, b) for a, b in zip(before, learner.parameters, strict=True))
@@ -220,12 +216,7 @@ def test_a_gradient_that_is_not_finite_takes_no_step(tiny_random_model):
     learner = LocalLearner(base, OptimizerConfig(), 1.0, 10_000)
     rows = rollouts(base.eval())
     before = [p.clone() for p in learner.parameters]
-    rows[0] = TrainingRow(
-        rows[0].prompt_tokens,
-        rows[0].completion_tokens,
-        rows[0].behavior_logprobs,
-        [math.inf] * len(rows[0].coefficients),
-    )
+    rows[0] = replace(rows[0], coefficients=[math.inf] * len(rows[0].coefficients))
     assert not learner.update(rows, GRPO(), 1e-2).stepped
     assert all(torch.equal(a, b) for a, b in zip(before, learner.parameters, strict=True))
 
@@ -300,10 +291,10 @@ def test_save_load_export(architecture, lora, tiny_random_model, tmp_path):
         )
     else:
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "final")
-    ids = torch.tensor([[*rows[0].prompt_tokens, *rows[0].completion_tokens]])
+    ids = torch.tensor([[*rows[0].prompt_tokens, *rows[0].response_tokens]])
     with torch.no_grad():
         values = loaded.eval()(ids).logits.log_softmax(-1)[0, len(rows[0].prompt_tokens) - 1 : -1]
-    expected = values.gather(-1, torch.tensor(rows[0].completion_tokens)[:, None]).squeeze(-1).tolist()
+    expected = values.gather(-1, torch.tensor(rows[0].response_tokens)[:, None]).squeeze(-1).tolist()
     assert learner.logprobs(rows[:1])[0] == pytest.approx(expected, abs=1e-5)
 
 

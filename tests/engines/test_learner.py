@@ -18,12 +18,13 @@ from rl.losses.grpo import GRPO
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.models import ARCHITECTURES
+from tests.helpers.rollouts import one_turn_row
 
 CPU = torch.device("cpu")
 
 
 def row(prompt: list[int], completion: list[int], coefficient: float = 0.0) -> TrainingRow:
-    return TrainingRow(prompt, completion, [-3.0] * len(completion), [coefficient] * len(completion))
+    return one_turn_row(prompt, completion, [-3.0] * len(completion), [coefficient] * len(completion))
 
 
 def group_rows(seed: int = 0) -> list[TrainingRow]:
@@ -99,7 +100,7 @@ def test_rows_are_packed_only_where_that_is_right(architecture, changes, packs, 
     assert learner.packs == packs
     rows = group_rows()
     for r, values in zip(rows, learner.logprobs(rows), strict=True):
-        ids = torch.tensor([[*r.prompt_tokens, *r.completion_tokens]])
+        ids = torch.tensor([[*r.prompt_tokens, *r.response_tokens]])
         logits = model(ids).logits[0, len(r.prompt_tokens) - 1 : -1]
         expected = logits.log_softmax(-1).gather(-1, ids[0, len(r.prompt_tokens) :, None]).squeeze(-1)
         assert values == pytest.approx(expected.tolist(), abs=1e-4)
@@ -157,7 +158,7 @@ def test_padding_is_under_a_tenth():
         padded_layout([rows[i] for i in batch], CPU).inputs["input_ids"].numel()
         for batch in microbatches(rows, 1024, False)
     )
-    assert padded < 1.1 * sum(len(r.prompt_tokens) + len(r.completion_tokens) for r in rows)
+    assert padded < 1.1 * sum(len(r.prompt_tokens) + len(r.response_tokens) for r in rows)
 
 
 def test_rows_without_signal_are_scored_without_a_backward_pass(tiny_random_model):

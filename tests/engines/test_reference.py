@@ -18,6 +18,7 @@ from rl.models.loading import add_lora
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
 from tests.helpers.recipes import rl_basic
+from tests.helpers.rollouts import one_turn_row
 
 SMALL = ("max_steps=3", "batch_size=2", "group_size=2", "eval_every=0", "preflight=off", "device=cpu")
 
@@ -35,7 +36,7 @@ def adapted(tiny_random_model, moved: bool) -> LocalLearner:
 
 def rows_for(learner: LocalLearner, coefficients=(0.1, -0.1, 0.0, 0.0)) -> list[TrainingRow]:
     rows = [
-        TrainingRow([5, 6], list(range(40, 42 + n)), [-1.0] * (2 + n), [c] * (2 + n), 0.02 / (2 + n))
+        one_turn_row([5, 6], list(range(40, 42 + n)), [-1.0] * (2 + n), [c] * (2 + n), 0.02 / (2 + n))
         for n, c in enumerate(coefficients)
     ]
     scores, references = learner.logprobs(rows), learner.reference_logprobs(rows)
@@ -70,7 +71,7 @@ def test_the_penalty_and_its_gradient(microbatch_tokens, tiny_random_model):
     learner.optimizer.zero_grad()
     expected, divergences = torch.zeros(()), []
     for row in rows:
-        ids = torch.tensor([[*row.prompt_tokens, *row.completion_tokens]])
+        ids = torch.tensor([[*row.prompt_tokens, *row.response_tokens]])
         logits = learner.model(ids).logits[0, 1:-1] / 0.8
         current = logits.log_softmax(-1).gather(-1, ids[0, 2:, None]).squeeze(-1)
         d = torch.tensor(row.reference_logprobs) - current

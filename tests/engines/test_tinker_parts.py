@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.single_turn import SingleTurnConfig
 from recipes.check_engine import faults
 from rl import signals
 from rl.collecting import collect
@@ -42,7 +43,10 @@ from rl.losses.rloo import RLOO
 from rl.metrics import lag_metrics
 from rl.models.config import LoraConfig
 from rl.optimizer import OptimizerConfig
-from rl.rollouts import Completion, Parsed, Problem, TrainingRow
+from rl.rollouts import Completion, Parsed, Problem
+from rl.task import Task
+from rl.train import update
+from tests.helpers.rollouts import one_turn_row
 from tests.helpers.tinker_server.record import RECORDING
 from tests.helpers.tinker_server.replay import Replay
 
@@ -52,8 +56,14 @@ KEY = "tml-not-a-secret"
 def blueprint(**changes):
     """What the engine's check reads of a blueprint that it accepts."""
     lora = SimpleNamespace(rank=8, alpha=32.0, dropout=0.0, target_modules="all-linear")
-    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora)
-    facts = {"model": model, "temperature": 1.0, "sampling": SamplingConfig(), "loss": GRPO()}
+    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora, quantization=None)
+    facts = {
+        "model": model,
+        "temperature": 1.0,
+        "sampling": SamplingConfig(),
+        "loss": GRPO(),
+        "optimizer": OptimizerConfig(),
+    }
     return SimpleNamespace(**(facts | changes))
 
 
@@ -62,11 +72,14 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
+        ({"model": SimpleNamespace(source="m", lora=None, quantization=None)}, r"model\.lora\.rank=32"),
         (
             {
                 "model": SimpleNamespace(
-                    source="m", context=None, lora=SimpleNamespace(dropout=0.0, alpha=16.0)
+                    source="m",
+                    context=None,
+                    lora=SimpleNamespace(dropout=0.0, alpha=16.0),
+                    quantization=None,
                 )
             },
             r"model\.lora\.alpha=32",
@@ -83,7 +96,8 @@ def test_what_a_service_cannot_do_is_refused(changes, words, monkeypatch):
 def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
-    unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
+    own = SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora, quantization=None)
+    unknown = blueprint(model=own)
     with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)
@@ -122,7 +136,7 @@ def test_each_loss_has_the_services_name_and_bounds():
 
 def test_a_row_as_the_service_reads_it():
     """Position i predicts token i+1; the prompt's positions have advantage 0."""
-    row = TrainingRow([5, 6, 7], [8, 9], [-0.5, -0.25], [0.125, -2.0])
+    row = one_turn_row([5, 6, 7], [8, 9], [-0.5, -0.25], [0.125, -2.0])
     sent = datum(row, scale=2.0)
     assert sent.model_input.to_ints() == [5, 6, 7, 8]
     assert {name: tensor.tolist() for name, tensor in sent.loss_fn_inputs.items()} == {
@@ -145,7 +159,7 @@ def test_a_row_as_the_service_reads_it():
 )
 def test_a_server_that_averages_is_undone(shapes):
     """The mean over rows of each row's mean over positions, of rescaled coefficients, is their plain sum."""
-    rows = [TrainingRow([1] * p, [2] * len(c), [0.0] * len(c), c) for p, c in shapes]
+    rows = [one_turn_row([1] * p, [2] * len(c), [0.0] * len(c), c) for p, c in shapes]
     sent = [
         datum(row, scale=len(rows) * positions(row)).loss_fn_inputs["advantages"].tolist() for row in rows
     ]
@@ -163,7 +177,7 @@ def test_a_server_that_averages_is_undone(shapes):
     ],
 )
 def test_only_finite_rows_with_signal_are_trained(coefficients, logprobs, expected):
-    assert has_signal([TrainingRow([1], [2, 3], logprobs, coefficients)]) is expected
+    assert has_signal([one_turn_row([1], [2, 3], logprobs, coefficients)]) is expected
 
 
 class Sampler:
@@ -290,8 +304,8 @@ def advantages(data):
 
 def test_a_step_with_a_gate():
     """Scored first; the row whose tokens moved too far is sent with zeros, so that N stays; then one step, in order."""
-    near = TrainingRow([5], [6, 7], [-1.0, -1.0], [1.0, 0.5])
-    far = TrainingRow([5, 5], [6], [-0.001], [2.0])
+    near = one_turn_row([5], [6, 7], [-1.0, -1.0], [1.0, 0.5])
+    far = one_turn_row([5, 5], [6], [-0.001], [2.0])
     learner = learning(-1.0)
     stats = learner.update([near, far], FlashReinforce(), 0.25)
     forward, gradient, step = learner.adapter.calls
@@ -307,8 +321,8 @@ def test_a_step_with_a_gate():
 def test_a_step_on_a_server_that_averages():
     """Coefficients times rows times positions: 2 x 2 and 2 x 3."""
     rows = [
-        TrainingRow([5], [6, 7], [-1.0, -1.0], [1.0, 0.5]),
-        TrainingRow([5, 5], [6, 7], [-1.0, -1.0], [2.0, -1.0]),
+        one_turn_row([5], [6, 7], [-1.0, -1.0], [1.0, 0.5]),
+        one_turn_row([5, 5], [6, 7], [-1.0, -1.0], [2.0, -1.0]),
     ]
     learner = learning(-1.0, reduction="seq_mean")
     learner.update(rows, DrGRPO(), 0.25)
@@ -316,11 +330,30 @@ def test_a_step_on_a_server_that_averages():
     assert gradient[1] == "ppo" and advantages(gradient[2]) == [[4.0, 2.0], [0, 12.0, -6.0]]
 
 
+def test_a_correction_is_sent_as_the_learners_own_logprobs_and_weighted_coefficients():
+    """The service divides by what it is sent: -1, its own. The sampler had -1.5: w = e^0.5 = 1.6487; and -4: w = e^3, cut to 2."""
+    row = one_turn_row([5], [6, 7], [-1.5, -4.0], [1.0, -0.5])
+    learner, loss = learning(-1.0), GRPO(correction="tis", updates_per_batch=2)
+    stats = update(learner, SimpleNamespace(rows=[row], learning_rate=0.25), loss)
+    assert [call[0] for call in learner.adapter.calls] == [
+        "forward",
+        *["forward_backward", "optim_step"] * 2,
+    ]
+    for gradient in (learner.adapter.calls[1], learner.adapter.calls[3]):
+        (sent,) = gradient[2]
+        assert gradient[1] == "ppo" and sent.loss_fn_inputs["logprobs"].tolist() == [-1.0, -1.0]
+        assert advantages(gradient[2])[0] == pytest.approx([1.6487, -1.0], abs=1e-4)
+    assert loss.passes == 3 and learner.ledger.tokens == Tokens(train=3 * 3)
+    assert (
+        stats.metrics["mismatch/max"] == pytest.approx(math.exp(3)) and stats.metrics["correction/kept"] == 1
+    )
+
+
 @pytest.mark.parametrize("loss", [GRPO(), FlashReinforce()])
 @pytest.mark.parametrize("coefficients", [[0.0, 0.0], [math.nan, 1.0]])
 def test_a_batch_that_teaches_nothing_is_only_scored(loss, coefficients):
     learner = learning(-1.0)
-    stats = learner.update([TrainingRow([5], [6, 7], [-1.0, -1.0], coefficients)], loss, 0.25)
+    stats = learner.update([one_turn_row([5], [6, 7], [-1.0, -1.0], coefficients)], loss, 0.25)
     assert [call[0] for call in learner.adapter.calls] == ["forward"]
     assert advantages(learner.adapter.calls[0][2]) == [[0, 0]]
     assert not stats.stepped and learner.version == 0
@@ -440,24 +473,29 @@ class Counting(base.Sampler):
 def run_of(sampler, total_steps):
     """What `collect` needs of a run of two problems a step, numbered in order."""
     problems = {i: Problem(str(i), "", "", "en", "test") for i in range(2 * total_steps)}
+    renderer = SimpleNamespace(
+        stop_ids=frozenset(),
+        prompt=lambda message: [message],
+        cut=lambda c: c,
+        parse=lambda c: Parsed("", "", "", "stop"),
+    )
     return SimpleNamespace(
         engine=SimpleNamespace(sampler=sampler),
         pending={},
         total_steps=total_steps,
         budget=SimpleNamespace(tokens=8),
         blueprint=SimpleNamespace(
-            batch_size=2, group_size=2, seed=0, temperature=1.0, sampling=SamplingConfig(), loss=GRPO()
+            batch_size=2,
+            group_size=2,
+            seed=0,
+            temperature=1.0,
+            sampling=SamplingConfig(),
+            loss=GRPO(),
+            engine=SimpleNamespace(has_entropies=False),
         ),
-        renderer=SimpleNamespace(
-            stop_ids=frozenset(),
-            prompt=lambda message: [message],
-            cut=lambda c: c,
-            parse=lambda c: Parsed("", "", "", "stop"),
-        ),
-        problems=SimpleNamespace(
-            batch=lambda step, size, seed: [problems[2 * step], problems[2 * step + 1]],
-            messages=lambda problem: int(problem.id),
-        ),
+        renderer=renderer,
+        task=Task(lambda problem: int(problem.id), renderer, SingleTurnConfig()),
+        problems=SimpleNamespace(batch=lambda step, size, seed: [problems[2 * step], problems[2 * step + 1]]),
     )
 
 

@@ -39,6 +39,15 @@ LOSSES = {
         "group_size=3",
         "model.lora.rank=4",
     ),
+    "icepop": (
+        "loss=dapo",
+        "loss.correction=icepop",
+        "loss.updates_per_batch=2",
+        "truncated=mask",
+        "batch_size=4",
+        "group_size=3",
+        FULL,
+    ),
     "flashreinforce": ("loss=flashreinforce", "batch_size=12", "loss.negative_token_fraction=0.5"),
 }
 CLOSE = {"rel": 1e-5, "abs": 1e-5}
@@ -104,7 +113,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(
     scope="module",
-    params=["flashreinforce", *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo", "dr_grpo", "kl"))],
+    params=[
+        "flashreinforce",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("grpo", "dr_grpo", "kl", "icepop")),
+    ],
 )
 def runs(request, folder) -> tuple[Path, Path, Path]:
     """One blueprint on engine=local, on engine=trl in one process, and in two."""

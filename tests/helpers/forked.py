@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import json
 import multiprocessing
 import os
 import resource
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "torch",
-        "peft",
-        "transformers.models.auto.modeling_auto",
-        "transformers.models.qwen3.modeling_qwen3",
-        "recipes.rl_basic",
-        "rl.run",
-        "rl.report.plots",
-        "rl.report.run_page",
-        "rl.engines.local.engine",
-        "rl.engines.local.sampler",
-        "rl.engines.local.learner",
-    ]
-)
+ROOT = Path(__file__).parents[2]
+OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+
+
+@functools.cache
+def server(*preloaded: str) -> forkserver.ForkServer:
+    """A running server that has imported these modules of this package."""
+    started = forkserver.ForkServer()
+    started.set_forkserver_preload([f"tests.helpers.{name}" for name in preloaded])
+    with contextlib.chdir(ROOT), mock.patch.dict(os.environ, OFFLINE):  # where it finds this package
+        started.ensure_running()
+    return started
+
+
+def start_process(target: Callable[..., object], *arguments: object, torch: bool = True) -> BaseProcess:
+    """A started process that calls `target`. torch: it has torch and the other libraries of a run already."""
+    chosen = server("forked", *(["warm_libraries"] if torch else []), "warm_hydra")
+    process = CONTEXT.Process(target=target, args=arguments)
+    with (
+        mock.patch.object(forkserver, "connect_to_new_process", chosen.connect_to_new_process),
+        mock.patch.multiple("__main__", __spec__=None, __file__=None, create=True),  # it would import pytest
+    ):
+        process.start()
+    return process
 
 
 @dataclass(frozen=True)
@@ -39,7 +54,7 @@ class Forked:
     process: BaseProcess
     output: Path
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 280) -> int:
         """The exit code as a shell reports it; the output is in `out` and `err`."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"still running after {seconds} s"
@@ -62,20 +77,25 @@ class Forked:
 
 
 def start(
-    recipe: str, *arguments: str, cwd: Path, stdin: str = "", environment: dict[str, str] | None = None, file_size: int | None = None
+    recipe: str, *arguments: str, cwd: Path, path: Path | None = None, stdin: str = "", environment: dict[str, str] | None = None,
+    file_size: int | None = None, output: Path | None = None,
 ) -> Forked:  # fmt: skip
-    """`python -m recipes.<recipe> ...` in `cwd`; no file may grow beyond `file_size` bytes."""
-    output = cwd / f".output-{time.monotonic_ns()}"
-    output.mkdir()
+    """`python -m recipes.<recipe> ...` in `cwd`; no file may grow beyond `file_size` bytes.
+
+    Differs from the real command in three things that cost seconds: libraries are imported already, pictures are one
+    pixel, and the grader's self-test is left out. path: a folder that goes first on the Python path; torch is then not
+    imported yet. output: the folder for what the recipe prints.
+    """
+    output = output or Path(tempfile.mkdtemp(prefix=".output-", dir=cwd))
     (output / "in.txt").write_text(stdin)
-    process = CONTEXT.Process(
-        target=_run, args=(recipe, arguments, cwd, output, environment or {}, file_size)
+    variables = {**os.environ, **OFFLINE, **(environment or {})}
+    process = start_process(
+        _run, recipe, arguments, cwd, path, output, variables, file_size, torch=path is None
     )
-    process.start()
     return Forked(process, output)
 
 
-def _run(recipe: str, arguments: tuple[str, ...], cwd: Path, output: Path, environment: dict[str, str], file_size: int | None) -> None:  # fmt: skip
+def _run(recipe: str, arguments: tuple[str, ...], cwd: Path, path: Path | None, output: Path, environment: dict[str, str], file_size: int | None) -> None:  # fmt: skip
     os.setsid()
     os.chdir(cwd)
     for descriptor, name in enumerate(("in.txt", "out.txt", "err.txt")):
@@ -83,12 +103,16 @@ def _run(recipe: str, arguments: tuple[str, ...], cwd: Path, output: Path, envir
             os.open(output / name, os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT), descriptor
         )
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-    os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", **environment}
-    sys.path.insert(0, str(cwd))
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = [str(place) for place in (cwd, path) if place]
     sys.argv = [recipe, *arguments]
     if file_size is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-    importlib.import_module(f"recipes.{recipe}").main()
+    main = importlib.import_module(f"recipes.{recipe}").main
+    grader: Any = importlib.import_module("rewards.grading").Grader
+    grader.start = grader.self_test = lambda self: None  # starts two workers; plain numbers need none
+    main()
 
 
 def set_up(folder: Path, model: Any, tokenizer: Any) -> None:
@@ -115,7 +139,7 @@ def status(run: Path) -> dict[str, Any]:
 SABOTEUR = '''
 import math, os, random
 import numpy, torch
-import rl.engines.local.sampler, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run_page, rl.saving, rl.train
+import rl.engines.local.sampler, rl.evaluating, rl.loggers.base, rl.loggers.jsonl, rl.losses.grpo, rl.report.run_page, rl.saving, rl.train
 from rewards.grading import Grader
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.engine import LocalSampler
@@ -128,7 +152,7 @@ PLACES = {
     "sample": (LocalSampler, "sample"),
     "draw": (rl.engines.local.sampler, "draw"),
     "update": (LocalLearner, "_forward"),
-    "evaluate": (rl.train, "evaluate"),
+    "evaluate": (rl.evaluating, "evaluate"),
     "save": (rl.saving, "write"),
     "saved": (rl.train, "save_at"),
     "log": (rl.loggers.jsonl.JSONL, "log"),

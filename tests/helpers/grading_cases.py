@@ -10,6 +10,8 @@ from rewards.grading import Grader, Sample, Verdict, parse_text
 from rewards.grading.golds import GoldError, canonical_raw_gold
 
 DATA = Path(__file__).parents[1] / "data"
+BORDERLINE = {"x-cost-011", "x-cost-026"}  # wrong on a fast machine, the time limit on a slow one
+TRIES = 5
 
 
 def load_cases() -> list[dict[str, Any]]:
@@ -30,7 +32,10 @@ def load_cases() -> list[dict[str, Any]]:
 
 
 def grade_all(cases: list[dict[str, Any]], singly: bool = False) -> dict[str, Verdict]:
-    """The verdicts by id, in one batch for each format or one by one."""
+    """The verdicts by id, in one batch for each format or one by one.
+
+    On a busy machine even a short comparison can reach the time limit: those are graded again.
+    """
     verdicts = {}
     with Grader(workers=1) as grader:
         for grader.answer_format in ("boxed", "think_answer"):
@@ -38,10 +43,21 @@ def grade_all(cases: list[dict[str, Any]], singly: bool = False) -> dict[str, Ve
             samples = [Sample(parse_text(c["completion"], c["prefilled_think"]), c["gold"]) for c in chosen]
             batches = [[sample] for sample in samples] if singly else [samples]
             found = [verdict for batch in batches for verdict in grader.grade(batch)]
-            verdicts |= {case["id"]: verdict for case, verdict in zip(chosen, found, strict=True)}
+            for case, sample, verdict in zip(chosen, samples, found, strict=True):
+                for _ in range(TRIES):
+                    if case["id"] in BORDERLINE or (verdict.reason != "timeout" and verdict.seconds <= 1.0):
+                        break
+                    (verdict,) = grader.grade([sample])
+                verdicts[case["id"]] = verdict
     return verdicts
 
 
-def outcomes(cases: list[dict[str, Any]]) -> dict[str, tuple[bool, bool, str]]:
+def without_times(verdicts: dict[str, Verdict]) -> dict[str, tuple[bool | None, bool, str]]:
+    return {
+        name: (v.correct, v.format, "" if name in BORDERLINE else v.reason) for name, v in verdicts.items()
+    }
+
+
+def outcomes(cases: list[dict[str, Any]]) -> dict[str, tuple[bool | None, bool, str]]:
     """`grade_all`, without the times."""
-    return {name: (v.correct, v.format, v.reason) for name, v in grade_all(cases).items()}
+    return without_times(grade_all(cases))

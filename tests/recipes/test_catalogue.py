@@ -16,7 +16,7 @@ from renderers import RendererConfig
 
 CONF = Path(__file__).parents[2] / "conf"
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
-PUBLISHED = [name for name in MODELS if name not in ("tiny", "custom")]
+PUBLISHED = [name for name in MODELS if name not in ("tiny", "tiny_tools", "custom")]
 FORMATS = get_args(get_type_hints(RendererConfig)["name"])
 CATALOGUE = [
     "qwen3-0.6b",
@@ -25,6 +25,7 @@ CATALOGUE = [
     "qwen3-8b",
     "qwen3-14b",
     "qwen3-32b",
+    "qwen3-30b-a3b",
     "qwen3-0.6b-base",
     "qwen3-1.7b-base",
     "qwen3-4b-base",
@@ -65,7 +66,7 @@ CATALOGUE = [
 @functools.cache
 def model(name: str) -> dict[str, Any]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        node = compose(overrides=[f"+model={name}"])
+        node = compose(overrides=["+data=word_problems", f"+model={name}"])
     return OmegaConf.to_container(node, resolve=True)["model"]  # type: ignore[index,call-overload,return-value]
 
 
@@ -120,7 +121,11 @@ def parameters(name: str, facts: dict[str, Any]) -> int:
     attention += (queries + 2 * keys) * qwen2  # Qwen2 adds biases to its q, k and v projections
     attention += 2 * head * (qwen3 or gemma)  # Qwen3 and Gemma 3 normalise queries and keys
     norms = hidden * (4 if gemma else 2)
-    layer = attention + 3 * hidden * facts["intermediate_size"] + norms
+    inner = facts["intermediate_size"]
+    router = 0
+    if "experts" in facts:
+        inner, router = facts["experts"] * facts["expert_size"], hidden * facts["experts"]
+    layer = attention + 3 * hidden * inner + router + norms
     embeddings = facts["vocab_size"] * hidden * (1 if facts["tied_embeddings"] else 2)
     return embeddings + facts["layers"] * layer + hidden
 

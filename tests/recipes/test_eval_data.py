@@ -92,7 +92,7 @@ def test_the_plan_counts_every_set(tmp_path: Path) -> None:
     [
         (["eval_data=[math_50]"], "no such data set: math_50; did you mean math_500?"),
         (["eval_data=mgsm-ja"], "did you mean mgsm_ja?"),
-        (["eval_data=[xyzzy]"], "data sets: aime, amc,"),
+        (["eval_data=[xyzzy]"], "math_500, math_sanity, mgsm_ja,"),
         (["eval_data=[[math_500]]"], "no such data set"),
         (["-m", "eval_data=[aime],[amc]"], "all jobs of a sweep evaluate on the same sets"),
         (["eval_data=[aime]", "eval_data.aime.pth=x"], "did you mean eval_data.aime.path?"),

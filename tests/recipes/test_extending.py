@@ -137,7 +137,7 @@ def test_an_engine_resumes_exactly(tmp_path):
 def test_a_reward_set_that_grades_nothing(tmp_path):
     """Only the format is rewarded: no answer is compared, and metrics of correctness are absent instead of 0."""
     settings = ("~rewards.correct", "max_tokens=64", "max_steps=1", "batch_size=2", "group_size=2", "eval_every=1",
-                "eval_problems=2", "run_dir=run")  # fmt: skip
+                "eval_problems=2", "logger=none", "run_dir=run")  # fmt: skip
     done = run_recipe("rl_basic", *settings, "eval_completions=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     metrics = json.loads((tmp_path / "run/metrics.jsonl").read_text())

@@ -20,7 +20,8 @@ from rl.errors import NotFinite, UserError
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import default_folder
-from tests.helpers.forked import CONTEXT, Forked, set_up, start, status, timeless
+from tests.helpers.forked import Forked, set_up, start, start_process, status, timeless
+from tests.helpers.rollouts import one_turn_row
 
 SETTINGS = (
     "model.path=model", "+rewards.chance._target_=saboteur.chance", "data.train_size=8", "data.test_size=2", "batch_size=2",
@@ -136,7 +137,7 @@ def test_a_nan_loss_skips_the_step_and_is_counted(folder):
     assert rows[1]["loss"] is None and "step 2 moved no weights" in process.out
     kept = read_jsonl(folder / "not-a-number/nonfinite.jsonl")
     assert {row["step"] for row in kept} == {2} and len(kept) == 4
-    assert all(row["question"] and row["completion_tokens"] for row in kept)
+    assert all(row["question"] and row["response_tokens"] for row in kept)
 
 
 def test_nan_after_nan_stops_the_run_and_a_restart_counts_on(folder):
@@ -208,8 +209,7 @@ def ask_twice(first: int, second: int) -> None:
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
 def test_the_second_signal_exits_at_once(numbers):
-    process = CONTEXT.Process(target=ask_twice, args=numbers)
-    process.start()
+    process = start_process(ask_twice, *numbers)
     process.join(30)
     assert process.exitcode == 128 + numbers[1]
 
@@ -237,8 +237,7 @@ def write_then_die(checkpoints: Path) -> None:
 
 def test_killed_between_two_files_of_a_checkpoint(tmp_path):
     checkpoint.save(tmp_path, 1, lambda folder: (folder / "a").write_text("old"))
-    process = CONTEXT.Process(target=write_then_die, args=(tmp_path,))
-    process.start()
+    process = start_process(write_then_die, tmp_path)
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     latest = checkpoint.latest(tmp_path)
@@ -266,9 +265,8 @@ def test_out_of_memory_halves_the_micro_batch_once(tiny_random_model, monkeypatc
     from rl.engines.local.learner import LocalLearner
     from rl.losses.grpo import GRPO
     from rl.optimizer import OptimizerConfig
-    from rl.rollouts import TrainingRow
 
-    rows = [TrainingRow([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]
+    rows = [one_turn_row([5, 6], [7, 8], [-5.0, -5.0], [0.1 * n] * 2) for n in range(1, 5)]
     expected = LocalLearner(tiny_random_model()[0], OptimizerConfig(), 1.0, 16)
     stats = expected.update(rows, GRPO(), 1e-2)
 
@@ -394,7 +392,6 @@ def hang_up(ignored: bool) -> None:
 
 @pytest.mark.parametrize(("ignored", "code"), [(False, 129), (True, 0)])
 def test_a_closed_terminal_interrupts_but_not_under_nohup(ignored, code):
-    process = CONTEXT.Process(target=hang_up, args=(ignored,))
-    process.start()
+    process = start_process(hang_up, ignored)
     process.join(30)
     assert process.exitcode == code

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from recipes.grade import Row, read_rows, replacing
 from rl.errors import UserError
+from tests.helpers.recipes import ROOT, run_afresh, run_recipe
 
-ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
 
 
-def grade(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recipes.grade", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+grade = functools.partial(run_recipe, "grade", cwd=ROOT)
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -33,7 +30,7 @@ def read(path: Path) -> list[dict]:
 @pytest.mark.parametrize("name", ["grading_cases.jsonl", "grading_cases2.jsonl"])
 def test_the_table_as_a_file(tmp_path, name):
     out = tmp_path / "out.jsonl"
-    result = grade(f"file={DATA / name}", f"out={out}")
+    result = run_afresh("grade", f"file={DATA / name}", f"out={out}", cwd=ROOT)
     assert result.returncode == 0, result.stderr
     cases, rows = read(DATA / name), read(out)
     assert [row["id"] for row in rows] == [case["id"] for case in cases]

@@ -13,7 +13,7 @@ import yaml
 
 from rl.storage.jsonl import read_jsonl
 from tests.helpers.models import ARCHITECTURES
-from tests.helpers.recipes import ROOT, rl_basic, shared_dir
+from tests.helpers.recipes import ROOT, rl_basic, run_afresh, shared_dir
 
 SIX = ("reward_total", "reward_correct", "reward_format", "frac_all_good", "entropy", "learning_rate")
 SMALL = ("batch_size=2", "group_size=2", "max_tokens=24", "max_steps=2", "logger=none")
@@ -26,10 +26,10 @@ def ok(result: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory) -> tuple[Path, str]:
-    """A short run with every logger, and what it printed."""
+    """A short run with every logger, in a new process, and what it printed."""
     folder = tmp_path_factory.mktemp("start")
-    out = ok(rl_basic("batch_size=4", "group_size=2", "max_tokens=24", "max_steps=3", "eval_every=2", "eval_problems=4",
-                      "save_every=2", "samples_per_step=2", cwd=folder))  # fmt: skip
+    out = ok(run_afresh("rl_basic", "batch_size=4", "group_size=2", "max_tokens=24", "max_steps=3", "eval_every=2",
+                        "eval_problems=4", "save_every=2", "samples_per_step=2", cwd=folder))  # fmt: skip
     (run,) = (folder / "runs/rl_basic").iterdir()
     return run, out
 
@@ -153,15 +153,11 @@ def test_lora_on_every_linear_layer_of_a_local_checkpoint(architecture, tiny_ran
     assert {name.rpartition(".")[2] for name in adapter["target_modules"]} == {
         "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
     }  # fmt: skip
-    code = (
-        "from transformers import AutoModelForCausalLM\nfrom peft import PeftModel\n"
-        "PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('base'), 'r/final')\n"
-    )
-    ok(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120
-        )
-    )
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    PeftModel.from_pretrained(base, str(tmp_path / "r/final"))
 
 
 def test_the_real_gsm8k_rows_train(tmp_path):

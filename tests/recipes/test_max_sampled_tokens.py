@@ -69,8 +69,15 @@ def test_the_ceiling_by_hand() -> None:
     [
         (["max_sampled_tokens=0"], "max_sampled_tokens=0: expected a positive integer"),
         (["max_sampled_tokens=many"], "max_sampled_tokens=many: expected a whole number"),
-        (["max_sampled_tokens=9", "optimizer.schedule=linear"], "type optimizer.schedule=constant"),
-        (["max_sampled_tokens=9", "optimizer.warmup=0.1"], "optimizer.warmup=0, or max_steps instead"),
+        (
+            ["max_sampled_tokens=9", "optimizer.schedule=linear"],
+            "optimizer.schedule=linear needs it; type max_steps",
+        ),
+        (["max_sampled_tokens=9", "optimizer.warmup=0.1"], "optimizer.warmup=0.1 needs it"),
+        (
+            ["max_sampled_tokens=9", "budget=thinkprune", "budget.rounds=[64,32]"],
+            "budget=thinkprune needs it",
+        ),
         (["max_sampled_tokens=9", "engine=trl"], "TRL's trainer needs the number of steps"),
         (["max_sampled_token=9"], "did you mean max_sampled_tokens?"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.console import Console
 import renderers
 from recipes.render import show
 from renderers import RendererConfig
+from tests.helpers.recipes import ROOT, run_recipe
 from tests.helpers.renderer_families import FAMILIES, tokenizer_of
 
 QUESTION = [{"role": "user", "content": "りんごは\\boxed{}個 [bold]?"}]
@@ -43,7 +43,7 @@ def test_the_command() -> None:
         [sys.executable, "-m", "recipes.render", "renderer=qwen3_disable_thinking", "data.language=ja"],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         env={"COLUMNS": "160", "PATH": "", "PYTHONUTF8": "1"},
     )
     assert done.returncode == 0, done.stderr
@@ -52,11 +52,6 @@ def test_the_command() -> None:
 
 
 def test_a_mode_that_the_model_lacks_is_one_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "recipes.render", "renderer=llama3"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    done = run_recipe("render", "renderer=llama3", cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "lacks <|start_header_id|>" in done.stderr

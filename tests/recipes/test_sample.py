@@ -16,8 +16,9 @@ from rl.blueprint import blueprint_from
 from rl.data.config import DataConfig
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import SIDES, read_config
-from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.rollouts import Completion, Parsed, Problem
 from tests.helpers.forked import Forked, start
+from tests.helpers.rollouts import one_turn
 
 REWARD = "def spread(rollouts):\n    return [sum(r.completion.tokens) % 7 / 7 for r in rollouts]\n"
 
@@ -60,11 +61,13 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     from transformers import AutoModelForCausalLM
 
     from recipes.sample import question
+    from rl.collecting import roll_out
     from rl.engines.base import SamplingParams
     from rl.evaluation.base_and_trained import load_base_and_trained
     from rl.models.adapters import load_adapter
     from rl.models.export import find_weights, is_adapter
     from rl.models.loading import open_renderer
+    from rl.task import open_task
 
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(folder)
@@ -75,8 +78,8 @@ def test_the_base_side_is_the_base_and_the_trained_side_what_was_trained(folder,
     _, renderer = open_renderer(blueprint.model, blueprint.renderer)
     policies = load_base_and_trained(blueprint.model, renderer, weights, "cpu")
     params = SamplingParams(max_tokens=10, temperature=0.0, stop_ids=renderer.stop_ids, seed=0)
-    prompts = [renderer.prompt(blueprint.data.messages(problem))]
-    answers = {side: policies.sample(side, [problem], prompts, 1, params).at(10, renderer) for side in SIDES}
+    task = open_task(blueprint.data.messages, renderer, blueprint.environment, blueprint.model)
+    answers = {side: roll_out(policies.sampler(side), task, [problem], 1, params) for side in SIDES}
     base = AutoModelForCausalLM.from_pretrained(folder / "model")
     if is_adapter(weights):
         trained = load_adapter(weights, None, torch.device("cpu"))
@@ -204,7 +207,7 @@ def test_the_format_sentence_is_asked_once(typed, asked):
 def shown(**parsed) -> str:
     """What is printed of a completion of nine tokens, and the totals of it and of one without thinking."""
     rollouts = [
-        Rollout(
+        one_turn(
             Problem("p", "1 + 1?", "2", "en", "test"), 0, [1], Completion([7] * 9, [0.0] * 9, "stop"), each
         )
         for each in (Parsed(ended="stop", **parsed), Parsed("", "2", "2", "stop"))

@@ -20,7 +20,7 @@ SMALL = ("batch_size=8", "group_size=2", "logger=none", "eval_every=0")
 
 def test_the_budget_tightens_only_after_a_step_that_cut_few() -> None:
     schedule = Tighten(start=2.0, max_truncated=0.2, factor=0.9)
-    budget = budget_after(schedule, 64, [])
+    budget = budget_after(schedule, 64, [], 10)
     course = [budget.tokens]
     for truncated in (0.5, 0.2, 0.1, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0):
         budget.observe({"frac_truncated": truncated})
@@ -30,7 +30,7 @@ def test_the_budget_tightens_only_after_a_step_that_cut_few() -> None:
 
 
 def test_a_constant_budget_is_max_tokens() -> None:
-    budget = budget_after(Constant(), 64, [])
+    budget = budget_after(Constant(), 64, [], 10)
     budget.observe({"frac_truncated": 0.0})
     assert budget.tokens == 64
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from environments.single_turn import SingleTurnConfig
 from renderers.base import RendererConfig
 from rewards.correct import Correct
 from rewards.grading import Grader, Verdict
 from rewards.grading.votes import RIGHT, votes_of
 from rewards.reward_set import RewardSet
+from rl.collecting import roll_out
 from rl.engines.base import SamplingParams
 from rl.evaluation.base_and_trained import load_base_and_trained
 from rl.evaluation.files import cell, markdown, write_files
@@ -20,19 +22,20 @@ from rl.evaluation.measures import (
     ALL,
     CHANGE,
     Result,
-    Sampled,
-    cut_at,
     differences,
     measure,
     parts,
     problem_values,
+    within,
 )
 from rl.evaluation.statistics import Estimate, estimate, wilson
 from rl.models.config import ModelConfig
 from rl.models.loading import context_of, open_renderer
 from rl.report.words import WORDS
-from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.rollouts import Completion, Parsed, Problem, Rollout, cut_at
+from rl.task import Task
 from rl.tiny.word_problems import generate
+from tests.helpers.rollouts import one_turn
 
 
 def rollout(
@@ -41,7 +44,7 @@ def rollout(
     """One graded completion; without an answer it was cut."""
     correct = answer == gold
     reason = "truncated" if answer is None else "correct" if correct else "wrong"
-    return Rollout(
+    return one_turn(
         problem=Problem(f"p{group}", "q", gold, language, "test", steps),
         group=group,
         prompt_tokens=[1],
@@ -213,11 +216,11 @@ def tiny():
     _, renderer = open_renderer(TINY, RendererConfig())
     policies = load_base_and_trained(TINY, renderer, None, "cpu")
     problems = generate("test", 24, 0, "both")
-    prompts = [renderer.prompt([{"role": "user", "content": problem.question}]) for problem in problems]
+    task = Task(lambda p: [{"role": "user", "content": p.question}], renderer, SingleTurnConfig())
 
-    def sample(n: int, max_tokens: int, temperature: float, seed: int = 0) -> Sampled:
+    def sample(n: int, max_tokens: int, temperature: float, seed: int = 0) -> list[Rollout]:
         params = SamplingParams(max_tokens, temperature, renderer.stop_ids, seed)
-        return policies.sample("base", problems, prompts, n, params)
+        return roll_out(policies.sampler("base"), task, problems, n, params)
 
     return sample, renderer
 
@@ -229,13 +232,12 @@ def completions(rollouts: list[Rollout]) -> list[tuple]:
 def test_a_budget_read_off_is_that_budget_sampled_greedily(tiny) -> None:
     sample, renderer = tiny
     wide = sample(1, 120, 0.0)
-    lengths = sorted(len(group[0].tokens) for group in wide.completions)
+    lengths = sorted(rollout.length for rollout in wide)
     assert (
         lengths[0] < lengths[12] < 120
     )  # the budget in the middle cuts some and lets some end, one of them just so
     for budget in (1, 32, lengths[12], 120):
-        read, sampled = wide.at(budget, renderer), sample(1, budget, 0.0).at(budget, renderer)
-        assert completions(read) == completions(sampled)
+        assert completions(within(wide, budget, renderer)) == completions(sample(1, budget, 0.0))
 
 
 def test_a_budget_read_off_is_that_budget_sampled(tiny) -> None:
@@ -243,9 +245,7 @@ def test_a_budget_read_off_is_that_budget_sampled(tiny) -> None:
     sample, renderer = tiny
     wide = sample(3, 100, 1.0)
     for budget in (30, 64, 100):
-        assert completions(wide.at(budget, renderer)) == completions(
-            sample(3, budget, 1.0).at(budget, renderer)
-        )
+        assert completions(within(wide, budget, renderer)) == completions(sample(3, budget, 1.0))
 
 
 def test_the_context_is_read_without_the_weights() -> None:

@@ -23,7 +23,7 @@ from rewards.grading import grader as grader_module
 from rewards.grading import pool as pool_module
 from rl.errors import UserError
 from rl.rollouts import Parsed
-from tests.helpers.grading_cases import grade_all, load_cases, outcomes
+from tests.helpers.grading_cases import TRIES, grade_all, load_cases, outcomes, without_times
 
 ROOT = Path(__file__).parents[2]
 CASES = load_cases()
@@ -42,7 +42,12 @@ def verdicts() -> dict[str, Verdict]:
 
 
 def grade(grader: Grader, answer: str, gold: str) -> Verdict:
-    return grader.grade([Sample(parse_text(f"\\boxed{{{answer}}}"), gold)])[0]
+    """One verdict; on a busy machine even a short comparison can reach the time limit, and is tried again."""
+    for _ in range(TRIES):
+        (verdict,) = grader.grade([Sample(parse_text(f"\\boxed{{{answer}}}"), gold)])
+        if verdict.reason != "timeout":
+            break
+    return verdict
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -69,7 +74,7 @@ def test_case(case, verdicts):
 
 
 def test_same_verdicts_from_every_context(verdicts):
-    expected = {name: (v.correct, v.format, v.reason) for name, v in verdicts.items()}
+    expected = without_times(verdicts)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(outcomes, CASES).result() == expected
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("recipes", "rl", "rewards", "renderers")
+PACKAGES = ("recipes", "rl", "rewards", "renderers", "environments")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES
@@ -70,7 +70,7 @@ def test_no_two_files_import_each_other():
     assert circles({module: imported(module) for module in MODULES}) == []
 
 
-@pytest.mark.parametrize("package", ["rl", "rewards", "renderers"])
+@pytest.mark.parametrize("package", ["rl", "rewards", "renderers", "environments"])
 def test_the_method_knows_no_command_line(package):
     """Nothing below recipes/ imports it, Hydra or OmegaConf."""
     for module, path in MODULES.items():

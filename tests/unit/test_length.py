@@ -24,6 +24,7 @@ from rewards.overlong import Overlong
 from rewards.reward_set import RewardSet
 from rl.errors import UserError
 from rl.rollouts import Completion, Problem, Rollout
+from tests.helpers.rollouts import one_turn
 
 L1 = L1Max(max_tokens=40, seed=0, target=(20, 20), alpha=0.02)
 # Rules under which a longer right answer never earns more; l1_exact wants a length, not a short one.
@@ -36,7 +37,7 @@ def member(
     length: int, correct: bool = True, cut: bool = False, group: int = 0, box: int | None = None
 ) -> Rollout:
     """A graded rollout of `length` tokens; with `box` an ungraded one that answers it, where 1 is right."""
-    rollout = Rollout(
+    rollout = one_turn(
         problem=Problem(f"p{group}", "?", "1", "en", "test"),
         group=group,
         prompt_tokens=[0],

@@ -16,14 +16,15 @@ from rl.losses.dapo import DAPO
 from rl.losses.dr_grpo import DrGRPO
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
-from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.rollouts import Completion, Parsed, Problem
 from tests.helpers.recipes import ROOT
+from tests.helpers.rollouts import one_turn
 
 
 def coefficients(loss: PolicyLoss, rewards, groups, lengths, max_tokens: int) -> torch.Tensor:
     """[N, T] coefficients as the loop makes them, padded with 0."""
     rollouts = [
-        Rollout(
+        one_turn(
             Problem("p", "q", "1", "en", "test"), group, [1], Completion([2] * length, [-1.0] * length, "stop"),
             Parsed("", "", "", "stop"), reward=reward,
         )

@@ -10,13 +10,14 @@ from rewards.grading import Verdict
 from rl.engines.base import UpdateStats
 from rl.metrics import group_metrics, percentile, rollout_metrics, update_metrics
 from rl.rollouts import Completion, Parsed, Problem, Rollout
-from rl.train import spread
+from rl.samples import spread
+from tests.helpers.rollouts import one_turn
 
 
 def rollout(
     group, tokens, cut, correct, form, reason, thinking="", text="", logprob=-0.5, entropies=None
 ) -> Rollout:
-    return Rollout(
+    return one_turn(
         problem=Problem(f"p{group}", "q", "18", "en", "test"),
         group=group,
         prompt_tokens=[1, 2],
@@ -139,7 +140,7 @@ def test_update_metrics_by_hand():
 def batch_of(languages: list[str], members: int) -> list[Rollout]:
     """Groups of `members` rollouts, one problem each, in the languages given."""
     return [
-        Rollout(
+        one_turn(
             Problem(f"p{group}", "q", "1", language, "test"), group, [1], Completion([1], [-1.0], "stop"), Parsed("", "", "", "stop")
         )
         for group, language in enumerate(languages)

@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 from recipes.preflight import budgets_around
 from rewards.grading import Verdict
 from rl.blueprint import Blueprint
+from rl.collecting import roll_out
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
-from rl.evaluation.measures import Sampled, measure
+from rl.evaluation.measures import measure
 from rl.evaluation.statistics import Estimate
 from rl.models.loading import open_renderer
 from rl.preflight.check import Preflight, facts, prompts_of, read_budgets, remedies, sample_prompts
 from rl.preflight.learning_signal import Baseline, baseline_of, group_signal, length_quantile
 from rl.rollouts import Completion, Parsed, Problem, Rollout, StopReason
+from rl.task import Task
 from rl.watchdog import Watchdog
 from tests.helpers.blueprints import composed
+from tests.helpers.rollouts import one_turn
 
 PROBLEM = Problem("p", "q", "1", "en", "test")
 
@@ -34,7 +37,9 @@ def rollout(group: int, reward: float) -> Rollout:
     """A rollout of which only the reward counts."""
     completion = Completion([1], [-1.0], "stop")
     verdict = Verdict(reward > 0, True, "1", "1", "correct", 0.0)
-    return Rollout(PROBLEM, group, [1], completion, Parsed("", "", "", "stop"), verdict, {}, reward)
+    return one_turn(
+        PROBLEM, group, [1], completion, Parsed("", "", "", "stop"), verdict=verdict, reward=reward
+    )
 
 
 def test_group_signal_by_hand() -> None:
@@ -83,7 +88,7 @@ def test_the_baseline_is_what_the_loss_compares(
 def ended(group: int, tokens: int, reason: StopReason = "stop") -> Rollout:
     """A rollout of which only the length and the end count."""
     completion = Completion([1] * tokens, [-1.0] * tokens, reason)
-    return Rollout(PROBLEM, group, [1], completion, Parsed("", "", "", reason))
+    return one_turn(PROBLEM, group, [1], completion, Parsed("", "", "", reason))
 
 
 def test_quantiles_by_hand() -> None:
@@ -116,7 +121,7 @@ class Thinks:
 def advice(blueprint: Blueprint, readings: dict[int, dict[str, Estimate]], budget: int) -> Preflight:
     groups = Baseline(grouped=True, size=8)
     found = remedies(blueprint, Thinks(), readings, budget, groups)  # type: ignore[arg-type]
-    return Preflight(budget, 16, 8, 1.0, groups, readings, {}, found)
+    return Preflight(budget, 16, 8, 1.0, groups, readings, {}, found, {})
 
 
 def test_a_budget_that_cuts_most_is_warned_of_with_what_to_type() -> None:
@@ -182,16 +187,15 @@ def embedded():
     problems = load(blueprint.data, blueprint.seed)
     tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
     engine = blueprint.engine.open(blueprint, tokenizer)
-    prompted = prompts_of(blueprint, problems, renderer, 32)
+    task = Task(problems.messages, renderer, blueprint.environment)
+    prompted = prompts_of(blueprint, problems, task, 32)
     found = read_budgets(
-        blueprint, renderer, sample_prompts(blueprint, renderer, engine.sampler, prompted, 8, 128), BUDGETS
+        blueprint, renderer, sample_prompts(blueprint, task, engine.sampler, prompted, 8, 128), BUDGETS
     )
     separate = {}
     for seed, budget in enumerate(BUDGETS):
         params = SamplingParams(budget, 1.0, renderer.stop_ids, seed)
-        rollouts = Sampled(
-            prompted.problems, prompted.prompts, engine.sampler.sample(prompted.prompts, 8, params)
-        ).at(budget, renderer)
+        rollouts = roll_out(engine.sampler, task, prompted.problems, 8, params)
         blueprint.rewards.score(rollouts, watch=False)
         separate[budget] = measure(rollouts) | {"signal": found.baseline.signal(rollouts)}
     engine.close()

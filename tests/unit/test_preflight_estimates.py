@@ -11,9 +11,10 @@ import pytest
 
 from rl.engines.local.memory import ModelShape, shape_of, step_memory
 from rl.preflight.cost import run_cost
-from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.rollouts import Completion, Parsed, Problem
 from tests.helpers.blueprints import composed, options
 from tests.helpers.recipes import ROOT
+from tests.helpers.rollouts import one_turn
 
 SHAPE = ModelShape(
     parameters=1000, layers=2, heads=4, kv_heads=2, head_dim=8, hidden_size=16, intermediate_size=24, vocab_size=100
@@ -84,7 +85,7 @@ def test_the_price_and_the_time_of_a_run_by_hand() -> None:
     )
     problem, parsed = Problem("p", "q", "1", "en", "test"), Parsed("", "", "", "length")
     rollouts = [
-        Rollout(problem, 0, [1] * 50, Completion([1] * n, [-1.0] * n, "stop"), parsed) for n in (100, 200)
+        one_turn(problem, 0, [1] * 50, Completion([1] * n, [-1.0] * n, "stop"), parsed) for n in (100, 200)
     ]
     cost = run_cost(
         blueprint,
@@ -111,7 +112,7 @@ def test_a_completion_that_was_cut_may_use_the_whole_of_a_wider_budget() -> None
     blueprint = composed("batch_size=4", "group_size=2", "max_tokens=256", "eval_every=0")
     problem, parsed = Problem("p", "q", "1", "en", "test"), Parsed("", "", "", "length")
     rollouts = [
-        Rollout(problem, 0, [1], Completion([1] * 256, [-1.0] * 256, reason), parsed) for reason in ("stop", "length")
+        one_turn(problem, 0, [1], Completion([1] * 256, [-1.0] * 256, reason), parsed) for reason in ("stop", "length")
     ]  # fmt: skip
     cost = run_cost(blueprint, 1, 4, rollouts, 100.0, 0.0, test_problems=[0])
     assert cost.other_seconds == pytest.approx(8 * (256 + 512) / 2 / 100)
@@ -146,7 +147,7 @@ before = resident("VmRSS")
 engine = blueprint.engine.open(blueprint, tokenizer)
 prompts = [list(range(10, 74))] * blueprint.batch_size
 sampled = engine.sampler.sample(prompts, 4, SamplingParams(32, 1.0, frozenset({1}), 1))
-rows = [TrainingRow(p, c.tokens, c.logprobs, [1e-4 * (-1) ** i] * len(c.tokens))
+rows = [TrainingRow(p, c.tokens, [True] * len(c.tokens), c.logprobs, [1e-4 * (-1) ** i] * len(c.tokens))
         for p, group in zip(prompts, sampled) for i, c in enumerate(group)]
 for _ in range(2):  # AdamW's moments are there from the second update on
     engine.learner.update(rows, blueprint.loss, 1e-6)

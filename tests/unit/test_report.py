@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,8 @@ from rl.report.summary import MAIN_METRICS
 from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 from tests.helpers.pages import Page, evaluation
+from tests.helpers.recipes import ROOT, run_afresh, run_recipe
 
-ROOT = Path(__file__).parents[2]
 STEPS = 12
 
 
@@ -247,13 +245,8 @@ def test_a_broken_file_of_the_run_is_one_line(tmp_path: Path, name: str, content
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def recipe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recipes.report", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
 def test_the_recipe_says_where_the_page_is(run_dir: Path) -> None:
-    done = recipe(f"run={run_dir}", "language=ja")
+    done = run_afresh("report", f"run={run_dir}", "language=ja", cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, f"report: {run_dir / 'report.html'}\n")
     assert 'lang="ja"' in (run_dir / "report.html").read_text(encoding="utf-8")
 
@@ -267,6 +260,6 @@ def test_the_recipe_says_where_the_page_is(run_dir: Path) -> None:
     ],
 )
 def test_the_recipe_answers_bad_input_in_one_line(arguments: list[str], said: str) -> None:
-    done = recipe(*arguments)
+    done = run_recipe("report", *arguments, cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1

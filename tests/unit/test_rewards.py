@@ -18,11 +18,12 @@ from rewards.reward_set import CONSTANT_STEPS, FunctionReward, RewardSet
 from rewards.thinking_language import ThinkingLanguage, script_share
 from rl.errors import NotFinite, UserError
 from rl.rollouts import Completion, Problem, Rollout
+from tests.helpers.rollouts import one_turn
 
 
 def rollout(text: str, gold: str = "18", tokens: list[int] | None = None, problem: str = "p0") -> Rollout:
     tokens = tokens if tokens is not None else [1, 2, 3]
-    return Rollout(
+    return one_turn(
         problem=Problem(problem, "?", gold, "en", "test"),
         group=0,
         prompt_tokens=[0],

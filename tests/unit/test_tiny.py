@@ -22,7 +22,7 @@ SUFFIX = yaml.safe_load((ROOT / "conf/data/shared/boxed.yaml").read_text(encodin
 
 def config(**changes) -> TinyConfig:
     settings = {
-        "out": "unused", "seed": 0, "steps": 6, "sums": 0.34, "habit": 0.33, "batch_size": 4, "learning_rate": 3e-3,
+        "kind": "word_problems", "out": "unused", "seed": 0, "steps": 6, "sums": 0.34, "habit": 0.33, "batch_size": 4, "learning_rate": 3e-3,
         "held_out": 8, "suffix": SUFFIX,
     }  # fmt: skip
     return TinyConfig(**(settings | changes))

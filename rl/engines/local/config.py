@@ -22,6 +22,10 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         ("microbatch_tokens", "max_kv_gb", "gradient_checkpointing", "compile")
     )
 
+    @property
+    def has_entropies(self) -> bool:
+        return True
+
     def check(self, blueprint: Blueprint) -> None:
         require_one_process(
             "engine=local", "type engine=trl for one run on all of them, or start it with python -m"

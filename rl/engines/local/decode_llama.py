@@ -1,4 +1,4 @@
-"""The decode step of Llama's layer (arXiv:2302.13971) as Llama, Qwen2 and Qwen3 have it, on a CPU in float32.
+"""The decode step of Llama's layer (arXiv:2302.13971) as Llama, Qwen2 and Qwen3 have it, on a CPU with float32 weights.
 
 A small model's own forward pass spends most of its time in Python and small tensor operations, and reads a copy of the
 prompt's keys and values for each completion. This one calls the model's own modules, adapters included, in the same
@@ -116,7 +116,8 @@ class LlamaDecoder:
             cache.keys[:, column] = rotated(key, cos, sin).flatten(0, 1)
             cache.values[:, column] = value.flatten(0, 1)
             query = rotated(query, cos, sin).mul_(attention.scaling)
-            attended = self._attend(query.view(len(cache.keys), -1, self.head_dim), cache)
+            with torch.autocast("cpu", enabled=False):
+                attended = self._attend(query.view(len(cache.keys), -1, self.head_dim), cache)
             hidden = hidden + attention.o_proj(attended.view(len(tokens), -1))
             hidden = hidden + layer.mlp(normalized(layer.post_attention_layernorm, hidden))
         self.position = self.position + 1
@@ -125,7 +126,8 @@ class LlamaDecoder:
     def _attend(self, query: Tensor, cache: LayerCache) -> Tensor:
         """[B * K, heads per key, D] attention outputs: softmax over the prompt's and the row's own columns.
 
-        The queries of a prompt's n rows are gathered into one product with the prompt's keys.
+        The queries of a prompt's n rows are gathered into one product with the prompt's keys. In float32 even where the
+        projections are not: bfloat16 scores would be coarser than those of the learner's attention.
         """
         heads, used = query.shape[1], self.ring.used
         gathered = query.index_select(0, self.row_of).view(-1, self.n * heads, self.head_dim)

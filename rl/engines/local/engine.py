@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from rl import signals
 from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Engine, Sampler, SamplingParams
 from rl.engines.local.learner import LocalLearner
-from rl.engines.local.logprobs import autocast
 from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.options import LocalOptions
+from rl.engines.local.precision import autocast, compute_dtype
 from rl.engines.local.sampler import sample
 from rl.models.adapters import base_facts
 from rl.models.compatibility import require_context, require_vocabulary
@@ -33,18 +34,20 @@ def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> 
     # Every forward pass is a safe point for signals. LlamaDecoder bypasses this hook: the sampler checks per token.
     model.base_model.register_forward_pre_hook(lambda *_: signals.check())
     microbatch = options.microbatch(on_gpu=device.type == "cuda")
+    compute = compute_dtype(model, options.compute)
     learner = LocalLearner(
-        model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base
+        model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base, compute
     )
     kv_gb = options.max_kv_gb or default_kv_gb(device)
-    return Engine(LocalSampler(model, kv_gb, options.compile), learner)
+    return Engine(LocalSampler(learner, kv_gb, options.compile), learner)
 
 
 class LocalSampler(Sampler):
-    """Samples from the learner's own weights. kv_gb: GiB for keys and values; compiled: through torch.compile."""
+    """Samples from the learner's weights, in its precision. kv_gb: GiB for keys and values; compiled: use torch.compile."""
 
-    def __init__(self, model: PreTrainedModel, kv_gb: float, compiled: bool) -> None:
-        self.model, self.kv_gb, self.compiled = model, kv_gb, compiled
+    def __init__(self, learner: LocalLearner, kv_gb: float, compiled: bool) -> None:
+        self.learner, self.model = learner, learner.model
+        self.kv_gb, self.compiled = kv_gb, compiled
 
     def sample(
         self,
@@ -54,10 +57,11 @@ class LocalSampler(Sampler):
         arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
         """See `Sampler`. On a CPU `arrived` is not called: graders would compete with the sampler for cores."""
-        require_context(self.model, prompts, params.max_tokens)
+        if not params.limits:  # these are within the context
+            require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: log-probabilities must match the distribution sampled from
         device = self.model.device
-        with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device):
+        with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device, self.learner.compute):
             return sample(
                 self.model,
                 prompts,
@@ -69,7 +73,7 @@ class LocalSampler(Sampler):
             )
 
     def close(self) -> None:
-        del self.model
+        del self.learner, self.model
 
 
 def load_model(
@@ -80,6 +84,8 @@ def load_model(
     Raises UserError, with the Hub id and what to do, when the checkpoint cannot be loaded.
     """
     on_gpu = device.type == "cuda"
+    if options.compute == "float32" and spec.dtype == "auto":
+        spec = replace(spec, dtype="float32")
     model: Any = read_model(spec, options.attn_implementation, on_gpu)
     model.to(device)
     checkpointing = options.checkpoints(on_gpu)

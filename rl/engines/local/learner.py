@@ -1,4 +1,4 @@
-"""The learner: log-probabilities of completion tokens, and one optimiser step over micro-batches of rows."""
+"""The learner: log-probabilities of sampled tokens, and one optimiser step over micro-batches of rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rl import progress
 from rl.engines.base import Learner, UpdateStats
-from rl.engines.local.logprobs import TokenLogprobs, autocast
+from rl.engines.local.logprobs import TokenLogprobs
 from rl.engines.local.packing import (
     Layout,
     gather,
@@ -28,6 +30,7 @@ from rl.engines.local.packing import (
     padded_layout,
     to_device,
 )
+from rl.engines.local.precision import autocast
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
 from rl.losses.kl import token_kl
@@ -65,6 +68,7 @@ class LocalLearner(Learner):
 
     adapter: the PEFT wrapper around the model, which saves only the adapter; None for full fine-tuning.
     tokenizer, base: saved beside the weights, base from `base_facts`; None for a learner that never saves.
+    compute: precision of matrix products; `load` restores the saved one.
     """
 
     def __init__(
@@ -76,25 +80,21 @@ class LocalLearner(Learner):
         adapter: Any = None,
         tokenizer: Any = None,
         base: Mapping[str, str] | None = None,
+        compute: torch.dtype = torch.float32,
     ) -> None:
         self.model, self.adapter, self.tokenizer, self.base = model, adapter, tokenizer, base or {}
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
+        self.compute = compute
         self.halved = False
-        with autocast(model.device):
+        with autocast(model.device, compute):
             self.packed_implementation = packed_implementation(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.max_grad_norm = optimizer.max_grad_norm
-        self.optimizer = torch.optim.AdamW(
-            self.parameters,
-            betas=optimizer.betas,
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            fused=True,
-        )
+        self.optimizer = optimizer.over(self.parameters)
 
     def logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
-        """[N][T] log-probabilities (nats, float32) of the completion tokens, in the order of the rows."""
+        """See `Learner`: nats, float32, in the order of the rows."""
         return self._score(rows)
 
     def reference_logprobs(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
@@ -107,11 +107,13 @@ class LocalLearner(Learner):
     def _score(self, rows: Sequence[TrainingRow]) -> list[list[float]]:
         self.model.eval()
         result: list[list[float]] = [[] for _ in rows]
-        with torch.no_grad(), self._attention():
+        scoring = progress.task("scoring", len(rows), "rows")
+        with torch.no_grad(), self._attention(), scoring:
             for indices in microbatches(rows, self.microbatch_tokens, self.packs):
                 layout = self._layout([rows[i] for i in indices])
                 for i, values in zip(indices, layout.by_row(self._forward(layout)).tolist(), strict=True):
-                    result[i] = values[: len(rows[i].completion_tokens)]
+                    result[i] = values[: len(rows[i].response_tokens)]
+                progress.advance(len(indices))
         return result
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
@@ -174,7 +176,7 @@ class LocalLearner(Learner):
         """
         self.optimizer.zero_grad(set_to_none=True)
         sums = _Sums()
-        with self._attention():
+        with self._attention(), progress.task("updating", len(rows), "rows"):
             for teaches in (True, False):
                 chosen = [
                     i for i, row in enumerate(rows) if (any(row.coefficients) or row.kl_weight > 0) == teaches
@@ -192,8 +194,8 @@ class LocalLearner(Learner):
         layout = self._layout(batch)
         current = self._forward(layout)
         given = [
-            [value for row in batch for value in row.behavior_logprobs],
-            [value for row in batch for value in row.coefficients],
+            [value for row in batch for value in compress(row.behavior_logprobs, row.mask)],
+            [value for row in batch for value in compress(row.coefficients, row.mask)],
         ]
         behavior, coefficients = to_device(torch.tensor(given), current.device)
         mask = torch.ones_like(layout.targets, dtype=torch.bool)
@@ -201,8 +203,8 @@ class LocalLearner(Learner):
         total = surrogate.loss
         if loss.needs_reference:
             given = [
-                [value for row in batch for value in row.reference_logprobs],
-                [row.kl_weight for row in batch for _ in row.completion_tokens],
+                [value for row in batch for value in compress(row.reference_logprobs, row.mask)],
+                [row.kl_weight for row in batch for _ in range(sum(row.mask))],
             ]
             reference, weights = to_device(torch.tensor(given), current.device)
             divergence = token_kl(current, reference)
@@ -210,6 +212,7 @@ class LocalLearner(Learner):
             sums.reference_kl.append(divergence.detach())
         if torch.is_grad_enabled():
             total.backward()
+        progress.advance(len(indices))
         sums.order += indices
         sums.loss.append(total.detach())
         sums.sequence_kl.append(surrogate.sequence_kl)
@@ -232,8 +235,8 @@ class LocalLearner(Learner):
         return packed_layout(rows, self.model.device, self.packed_implementation)
 
     def _forward(self, layout: Layout) -> Tensor:
-        """[C] log-probabilities of the completion tokens."""
-        with autocast(self.model.device):
+        """[C] log-probabilities of the sampled tokens."""
+        with autocast(self.model.device, self.compute):
             hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
             return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
 
@@ -256,7 +259,14 @@ class LocalLearner(Learner):
 
     def save(self, path: Path) -> None:
         with (path / "state.pt").open("wb") as file:  # Python's file reports a full disk clearly
-            torch.save({"weights": self._trained(), "optimizer": self.optimizer.state_dict()}, file)
+            torch.save(
+                {
+                    "weights": self._trained(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "compute": self.compute,
+                },
+                file,
+            )
         self.export(path)
 
     def load(self, path: Path) -> None:
@@ -271,6 +281,7 @@ class LocalLearner(Learner):
             for name, parameter in trained.items():
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.compute = state["compute"]
 
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)

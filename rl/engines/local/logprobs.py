@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, and the precision in which sampler and learner compute them."""
+"""Log-probabilities of tokens, with a gradient that needs no memory of its own."""
 
 from __future__ import annotations
 
@@ -26,8 +26,3 @@ class TokenLogprobs(torch.autograd.Function):
         logprobs, targets = ctx.saved_tensors
         scale = gradient[:, None]
         return logprobs.exp_().mul_(-scale).scatter_add_(-1, targets, scale), None
-
-
-def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 matrix products on a GPU. Sampler and learner both use it, so that their ratio is 1 on policy."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

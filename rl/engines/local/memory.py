@@ -15,6 +15,7 @@ from rl.blueprint import Blueprint
 from rl.engines.local.options import LocalOptions
 from rl.models.config import LoraConfig, ModelConfig
 from rl.models.loading import checkpoint_config
+from rl.models.quantization import NF4_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +108,18 @@ def step_memory(
 ) -> dict[str, float]:
     """Bytes by part (names above) for a step whose longest prompt has `prompt_tokens`; `peak`: the maximum in use."""
     lora = blueprint.model.lora
-    half = blueprint.model.dtype == "bfloat16" or (blueprint.model.dtype == "auto" and on_gpu and lora)
+    casts = options.compute == "bfloat16" or (options.compute == "auto" and on_gpu)
+    half = blueprint.model.dtype == "bfloat16" or (
+        blueprint.model.dtype == "auto" and on_gpu and lora and options.compute != "float32"
+    )
     weight = 2 if half else 4
-    computed = 2 if on_gpu else weight
+    computed = 2 if casts else weight
+    # Under autocast a trained float32 weight also has a bfloat16 copy.
+    base: float = shape.parameters * (weight + 2 * (casts and not half and not lora))
+    if blueprint.model.quantization:
+        in_layers = shape.layers * sum(inputs * outputs for inputs, outputs in shape.linears.values())
+        base = in_layers * NF4_BYTES + (shape.parameters - in_layers) * weight
+    moment = 1 + 4 / 256 if blueprint.optimizer.name == "adamw_8bit" else None
     trained = shape.adapter_parameters(lora) if lora else shape.parameters
     trained_bytes = 4 if lora else weight  # peft keeps adapters in float32
 
@@ -124,11 +134,10 @@ def step_memory(
     if options.checkpoints(on_gpu):
         saved = shape.layers * shape.hidden_size + shape.saved_values
     parts = {
-        # Under autocast a trained float32 weight also has a bfloat16 copy.
-        "weights": shape.parameters * (weight + 2 * (on_gpu and not half and not lora)),
+        "weights": base,
         "adapters": trained * trained_bytes if lora else 0,
         "gradients": trained * trained_bytes,
-        "optimizer": 2 * trained * trained_bytes,
+        "optimizer": 2 * trained * (moment or trained_bytes),
         "kv_cache": groups * group_kv,
         "sampling_logits": LOGITS_COPIES * groups * n * shape.vocab_size * 4,
         "activations": tokens * saved * computed,

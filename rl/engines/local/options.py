@@ -16,13 +16,16 @@ class LocalOptions:
 
     max_kv_gb: GiB for the sampler's key-value cache; prompts that do not fit wait their turn. null: half of a GPU's
     free memory, 4 GiB elsewhere. gradient_checkpointing: saves memory, costs time; `auto`: on for a GPU.
-    compile: torch.compile the sampler's step, which takes minutes once; for long runs on a GPU.
+    compute: precision of matrix products, of sampler and learner alike. `auto`: bfloat16 on a GPU; on a CPU a short trial
+    decides (rl/engines/local/precision.py), and the run keeps what it chose. compile: torch.compile the sampler's step,
+    which takes minutes once; for long runs on a GPU.
     """
 
     microbatch_tokens: int | None = None
     max_kv_gb: float | None = None
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    compute: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool = False
 
     def __post_init__(self) -> None:

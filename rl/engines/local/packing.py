@@ -1,6 +1,6 @@
 """The learner's model inputs: rows are packed if the model allows it, padded otherwise.
 
-A packed micro-batch is one sequence without padding that holds a prompt once for all its completions. Linear layers and
+A packed micro-batch is one sequence without padding that holds a prompt once for all its responses. Linear layers and
 norms treat each token alone and need no change; attention unpacks to whole, padded rows and packs its output again.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from rl.rollouts import TrainingRow
 PACKED = "tanka_packed"
 # Eager attention is implemented in each model's own file and needs a mask, so its rows are padded.
 CAUSAL_WITHOUT_MASK = ("sdpa", "flash_attention_2")
-# Test rows (prompt, completion). Two share a prompt, so packing moves every row but the first.
+# Test rows (prompt, response). Two share a prompt, so packing moves every row but the first.
 TRIAL = (([3, 1, 4, 1, 5], [9, 2, 6]), ([3, 1, 4, 1, 5], [5, 3]), ([8, 9], [7, 9, 3, 2]))
 SAME = 0.05  # relative; bfloat16 rounding gives about 0.01, attending to another row far more
 
@@ -42,10 +43,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class Layout:
-    """B rows of up to T completion tokens, C in total, as a model input of S sequences x K tokens.
+    """B rows of up to T response tokens, C sampled ones in total, as a model input of S sequences x K tokens.
 
     inputs: keyword arguments of the model. predicting: [C] flat index in the S x K grid of the hidden state that
-    predicts each completion token. targets: [C] the completion tokens. cells: [C] their flat indices in `shape` (B, T).
+    predicts each sampled token. targets: [C] the sampled tokens. cells: [C] their flat indices in `shape` (B, T).
     """
 
     inputs: dict[str, Any]
@@ -55,7 +56,7 @@ class Layout:
     shape: tuple[int, int]
 
     def by_row(self, values: Tensor) -> Tensor:
-        """[B, T] from [C] values, 0 at padding."""
+        """[B, T] from [C] values, 0 at padding and at tokens that were not sampled."""
         flat = values.new_zeros(self.shape[0] * self.shape[1])
         return flat.index_put((self.cells,), values).view(self.shape)
 
@@ -66,7 +67,7 @@ def microbatches(rows: Sequence[TrainingRow], limit: int, packed: bool) -> Itera
     Packed: rows of a prompt stay together and the prompt counts once. Padded: padding counts.
     """
     prompts = [tuple(row.prompt_tokens) for row in rows]
-    lengths = [len(row.prompt_tokens) + len(row.completion_tokens) for row in rows]
+    lengths = [row.length for row in rows]
     order = sorted(range(len(rows)), key=lambda i: lengths[i])
     if packed:
         longest = {prompts[i]: lengths[i] for i in order}
@@ -87,19 +88,20 @@ def microbatches(rows: Sequence[TrainingRow], limit: int, packed: bool) -> Itera
 
 def padded_layout(rows: Sequence[TrainingRow], device: torch.device) -> Layout:
     """One sequence per row, padded on the right, where causal attention cannot see the padding."""
-    width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
+    width = max(row.length for row in rows)
     tokens = torch.zeros(len(rows), width, dtype=torch.long)
     predicting: list[int] = []
     for r, row in enumerate(rows):
-        ids = [*row.prompt_tokens, *row.completion_tokens]
+        ids = [*row.prompt_tokens, *row.response_tokens]
         tokens[r, : len(ids)] = torch.tensor(ids)
-        predicting += range(r * width + len(row.prompt_tokens) - 1, r * width + len(ids) - 1)
+        before = range(r * width + len(row.prompt_tokens) - 1, r * width + len(ids) - 1)
+        predicting += compress(before, row.mask)
     return _layout(rows, {"input_ids": to_device(tokens, device)}, predicting, device)
 
 
 def packed_layout(rows: Sequence[TrainingRow], device: torch.device, implementation: str) -> Layout:
-    """One sequence of all tokens, with each row's own position ids; a prompt comes before its first completion."""
-    width = max(len(row.prompt_tokens) + len(row.completion_tokens) for row in rows)
+    """One sequence of all tokens, with each row's own position ids; a prompt comes before its first response."""
+    width = max(row.length for row in rows)
     grid = torch.zeros(len(rows), width, dtype=torch.long)
     tokens: list[int] = []
     columns: list[int] = []  # each token's position in its row
@@ -118,9 +120,9 @@ def packed_layout(rows: Sequence[TrainingRow], device: torch.device, implementat
         prompt = tuple(row.prompt_tokens)
         if prompt not in prompts:
             prompts[prompt] = add(prompt, r, 0)
-        members = [*prompts[prompt], *add(row.completion_tokens, r, len(prompt))]
+        members = [*prompts[prompt], *add(row.response_tokens, r, len(prompt))]
         grid[r, : len(members)] = torch.tensor(members)
-        predicting += members[len(prompt) - 1 : -1]
+        predicting += compress(members[len(prompt) - 1 :], row.mask)
     input_ids, position_ids, where = to_device(torch.tensor([tokens, columns, places]), device)
     inputs = {
         "input_ids": input_ids[None],
@@ -133,9 +135,9 @@ def packed_layout(rows: Sequence[TrainingRow], device: torch.device, implementat
 def _layout(
     rows: Sequence[TrainingRow], inputs: dict[str, Any], predicting: list[int], device: torch.device
 ) -> Layout:
-    longest = max(len(row.completion_tokens) for row in rows)
-    targets = [token for row in rows for token in row.completion_tokens]
-    cells = [r * longest + t for r, row in enumerate(rows) for t in range(len(row.completion_tokens))]
+    longest = max(len(row.response_tokens) for row in rows)
+    targets = [token for row in rows for token in compress(row.response_tokens, row.mask)]
+    cells = [r * longest + t for r, row in enumerate(rows) for t, own in enumerate(row.mask) if own]
     indices = torch.tensor([predicting, targets, cells], dtype=torch.long)
     on_device = to_device(indices, device)
     return Layout(inputs, on_device[0], on_device[1], on_device[2], (len(rows), longest))
@@ -188,7 +190,7 @@ def packed_implementation(model: PreTrainedModel) -> str | None:
     in_chunks = getattr(model.config.get_text_config(), "attention_chunk_size", None)
     if implementation not in CAUSAL_WITHOUT_MASK or in_chunks:
         return None
-    rows = [TrainingRow(prompt, completion, [], []) for prompt, completion in TRIAL]
+    rows = [TrainingRow(prompt, response, [True] * len(response), [], []) for prompt, response in TRIAL]
     padded = padded_layout(rows, model.device)
     packed = packed_layout(rows, model.device, implementation)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rl import signals
+from rl import progress, signals
 from rl.engines.base import Arrived, SamplingConfig, SamplingParams
 from rl.engines.local.decode import cache_bytes, decoder_for
 from rl.engines.local.prefill import Prefill, prefill
@@ -46,11 +46,16 @@ def sample(
     process. compiled: use torch.compile for the decode step, which takes minutes at first. arrived: called with rows
     as they leave the batch.
     """
-    uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
-    drawn = Drawn(uniforms.flatten(0, 1).to(model.device), params)
+    if params.seeds:
+        uniforms = uniforms_from(params.seeds, n, params.max_tokens)
+    else:
+        uniforms = uniforms_of(skip + len(prompts), n, params.max_tokens, params.seed)[skip:]
+    limits = torch.tensor([params.limit(p) for p in range(len(prompts)) for _ in range(n)])
+    drawn = Drawn(uniforms.flatten(0, 1).to(model.device), limits.to(model.device), params)
     waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
-    while waiting:
-        _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived)
+    with progress.task("sampling", len(prompts) * n, "rollouts") as task:
+        while waiting:
+            _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived, task)
     completions = drawn.completions(torch.arange(len(prompts) * n))
     return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
 
@@ -58,6 +63,11 @@ def sample(
 def uniforms_of(prompts: int, n: int, max_tokens: int, seed: int) -> Tensor:
     """[P, n, T] uniform numbers in [0, 1), independent of later prompts and, per token, of the budget."""
     seeds = torch.randint(2**62, (prompts,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return uniforms_from(seeds, n, max_tokens)
+
+
+def uniforms_from(seeds: Sequence[int], n: int, max_tokens: int) -> Tensor:
+    """[P, n, T] uniform numbers in [0, 1) of P prompts with a seed each."""
     drawn = [torch.rand(max_tokens, n, generator=torch.Generator().manual_seed(own)) for own in seeds]
     return torch.stack(drawn).transpose(1, 2).clamp(max=MAX_UNIFORM)
 
@@ -71,6 +81,7 @@ def _sample_batch(
     max_kv_bytes: float,
     compiled: bool,
     arrived: Arrived | None,
+    task: progress.Task,
 ) -> None:
     """Takes prompts from the front of `waiting` while the cache has room, and samples their completions."""
     budget, width = drawn.params.max_tokens, len(prompts[waiting[0]])
@@ -98,10 +109,14 @@ def _sample_batch(
         signals.check()
         tokens = drawn.draw(logits, rows, age)
         age = age + 1
-        alive &= ~drawn.is_stop(tokens) & (age < budget)
+        alive &= ~drawn.is_stop(tokens) & (age < drawn.limits[rows])
         look = t % look_every == 0 or t == ends[0]
         if look:
             remaining = int(alive.sum())
+            finished = task.total - n * len(waiting) - remaining
+            task.tokens += (remaining + finished - task.done) * look_every
+            position = t - (ends[0] + ends[-1]) / 2 + budget  # of the remaining rows, on average
+            task.done, task.share = finished, (finished + remaining * position / budget) / task.total
             if not remaining:
                 break
             if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):
@@ -134,9 +149,9 @@ def tell(arrived: Arrived, drawn: Drawn, rows: Tensor, n: int) -> None:
 class Drawn:
     """The tokens of all N rows by position, with their log-probabilities and entropies."""
 
-    def __init__(self, uniforms: Tensor, params: SamplingParams) -> None:
-        """uniforms: [N, T], one for each token that may be drawn."""
-        self.uniforms, self.params = uniforms, params
+    def __init__(self, uniforms: Tensor, limits: Tensor, params: SamplingParams) -> None:
+        """uniforms: [N, T], one for each token that may be drawn. limits: [N] the rows' budgets, at most T."""
+        self.uniforms, self.limits, self.params = uniforms, limits, params
         self.tokens = torch.zeros_like(uniforms, dtype=torch.long)
         self.logprobs = torch.zeros_like(uniforms)
         self.entropies = torch.zeros_like(uniforms) if params.entropies else None
@@ -145,7 +160,7 @@ class Drawn:
     def draw(self, logits: Tensor, rows: Tensor, age: Tensor) -> Tensor:
         """Draws and records the next token [B] of the given rows, at position `age`, from logits [B, V].
 
-        A finished row keeps drawing until it leaves the batch; `completions` drops tokens after the stop token.
+        A finished row keeps drawing until it leaves the batch; `completions` drops the tokens after its end.
         """
         tokens, logprobs, scaled = draw(logits, self.uniforms[rows, age], self.params)
         self.tokens[rows, age] = tokens
@@ -158,7 +173,7 @@ class Drawn:
         return torch.isin(tokens, self.stop_ids)
 
     def completions(self, rows: Tensor) -> list[Completion]:
-        """The given rows, each up to and including its first stop token. Raises NotFinite if a logit was NaN."""
+        """The given rows, each up to its budget or first stop token. Raises NotFinite if a logit was NaN."""
         logprobs = self.logprobs[rows]
         if not logprobs.isfinite().all():
             raise NotFinite(
@@ -166,9 +181,10 @@ class Drawn:
                 " from an earlier checkpoint with a smaller learning_rate"
             )
         tokens = self.tokens[rows]
-        ends = self.is_stop(tokens)
+        limits = self.limits[rows]
+        ends = self.is_stop(tokens) & (torch.arange(tokens.shape[1], device=tokens.device) < limits[:, None])
         stopped = ends.any(-1)
-        lengths = torch.where(stopped, ends.int().argmax(-1) + 1, ends.shape[1]).tolist()
+        lengths = torch.where(stopped, ends.int().argmax(-1) + 1, limits).tolist()
         entropies = [None] * len(rows) if self.entropies is None else self.entropies[rows].tolist()
         fields = zip(tokens.tolist(), logprobs.tolist(), entropies, lengths, stopped.tolist(), strict=True)
         return [

@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rl import signals
+from rl import progress, signals
 from rl.errors import UserError
 from rl.models.hub import is_address
 
@@ -97,7 +97,7 @@ def finished(call: Any) -> Any:
     """
     if not hasattr(call, "result"):
         return call
-    future = call.future() if hasattr(call, "future") else call
+    future = future_of(call)
     heard = looked = time.monotonic()
     warned = False
     while not wait([future], timeout=POLL_SECONDS).done:
@@ -119,6 +119,15 @@ def finished(call: Any) -> Any:
     return future.result()
 
 
+def future_of(call: Any) -> Any:
+    """The future behind an SDK call that has a `result`."""
+    return call.future() if hasattr(call, "future") else call
+
+
+def is_done(call: Any) -> bool:
+    return not hasattr(call, "result") or future_of(call).done()
+
+
 def waited(call: Callable[[], Any]) -> Any:
     """`finished(call())` in a thread, for calls that block in older SDKs and could not be interrupted."""
     begun: Future[Any] = Future()
@@ -137,7 +146,8 @@ def waited(call: Callable[[], Any]) -> Any:
 def service_errors(doing: str, kind: type[UserError] = UserError) -> Iterator[None]:
     """Raises any SDK error as `kind`, with a one-line message that never contains a key."""
     try:
-        yield
+        with progress.task(doing.partition(";")[0]):
+            yield
     except UserError:
         raise
     except Exception as error:  # the SDK, its HTTP clients and its futures raise many kinds

@@ -18,6 +18,7 @@ from rl.engines.tinker.calls import is_hosted, require_access
 from rl.engines.tinker.options import TinkerOptions
 from rl.engines.tinker.rows import loss_name
 from rl.errors import UserError
+from rl.models.quantization import require_plain
 
 SERVICE_ALPHA = 32.0  # LoRA alpha of every adapter, on the hosted service and SkyRL
 
@@ -31,6 +32,7 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
 
     def check(self, blueprint: Blueprint) -> None:
         """Also checks for the SDK and the key; sends nothing."""
+        require_plain(blueprint.model.quantization, blueprint.optimizer.name, "tinker")
         if blueprint.model.lora is None:
             raise UserError(
                 "model.lora=null: a Tinker service trains LoRA adapters only; type model.lora.rank=32"
@@ -65,6 +67,11 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
         if blueprint.loss.needs_reference:
             raise UserError(
                 "loss.kl_beta: a Tinker service adds no KL penalty to its losses; type loss.kl_beta=0, or engine=local"
+            )
+        if self.max_lag and not blueprint.environment.single_turn:
+            raise UserError(
+                f"engine.max_lag={self.max_lag}: with environment={blueprint.environment.name} a step's trajectories are"
+                " sampled at that step; type engine.max_lag=0"
             )
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:

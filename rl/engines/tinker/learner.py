@@ -110,7 +110,7 @@ class TinkerLearner(Learner):
         return row_logprobs(output, rows), norms[0] if norms else 0.0
 
     def _count_pass(self, rows: Sequence[TrainingRow]) -> None:
-        self.ledger.tokens += Tokens(train=sum(len(r.prompt_tokens) + len(r.completion_tokens) for r in rows))
+        self.ledger.tokens += Tokens(train=sum(r.length for r in rows))
 
     def save(self, path: Path) -> None:
         name = path.name.strip(".").removesuffix(".tmp")
@@ -150,13 +150,13 @@ class TinkerLearner(Learner):
 
 
 def zeros(row: TrainingRow) -> list[float]:
-    """T zeros, one per completion token."""
-    return [0.0] * len(row.completion_tokens)
+    """T zeros, one per response token."""
+    return [0.0] * len(row.response_tokens)
 
 
 def positions(row: TrainingRow) -> int:
     """Positions of the row's datum, each of which predicts the next token."""
-    return len(row.prompt_tokens) + len(row.completion_tokens) - 1
+    return row.length - 1
 
 
 def saved_state(checkpoint: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any, Protocol
@@ -39,6 +40,17 @@ class Ledger:
     tokens: Tokens = field(default_factory=Tokens)
     dropped_groups: int = 0
     pending: list[Owing] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
+
+    def spend(self, tokens: Tokens) -> None:
+        """Counts tokens paid for; may be called from several threads."""
+        with self.lock:
+            self.tokens += tokens
+
+    def drop(self, groups: int) -> None:
+        """Counts dropped groups; may be called from several threads."""
+        with self.lock:
+            self.dropped_groups += groups
 
     def require_affordable(self, batch: Tokens) -> None:
         """Raises Stopped if this batch and the pending ones could exceed `max_usd` at their longest."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl import progress
 from rl.engines.base import Arrived, SamplingParams
 from rl.engines.prices import Tokens
-from rl.engines.tinker.calls import advice, finished, reason, retrying
+from rl.engines.tinker.calls import advice, finished, is_done, reason, retrying
 from rl.engines.tinker.ledger import Ledger, ceiling
 from rl.errors import UserError
 from rl.rollouts import Completion
@@ -50,13 +51,14 @@ class PendingGroups:
         import tinker
 
         # Services sample a prompt's i-th completion with seed + i; seeds within a batch must not collide.
+        seed = self.params.seeds[p] if self.params.seeds else self.params.seed + p * self.n
         return self.sampler.sample(
             prompt=tinker.ModelInput.from_ints(list(self.prompts[p])),
             num_samples=self.n,
             sampling_params=tinker.SamplingParams(
-                max_tokens=self.params.max_tokens,
+                max_tokens=self.params.limit(p),
                 temperature=self.params.temperature,
-                seed=(self.params.seed + p * self.n) % 2**31,
+                seed=seed % 2**31,
                 stop=sorted(self.params.stop_ids),
             ),
         )
@@ -74,9 +76,14 @@ class PendingGroups:
 
     def result(self) -> list[list[Completion]]:
         """Waits for the groups and returns them in prompt order; an empty group where every attempt failed."""
-        self.wait()
+        with progress.task("waiting for completions", self.n * len(self.prompts), "rollouts", self._arrived):
+            self.wait()
         self.taken = True
         return [self.groups.get(p, []) for p in range(len(self.prompts))]
+
+    def _arrived(self) -> int:
+        """How many completions have come."""
+        return self.n * (len(self.groups) + sum(map(is_done, list(self.calls.values()))))
 
     def wait(self) -> None:
         """Waits until no group is pending. Service failures are retried; a failed group is never scored."""
@@ -89,7 +96,7 @@ class PendingGroups:
         except Missing as missing:
             for error in missing.errors.values():
                 log.warning("dropped a group of completions: %s", reason(error))
-            self.ledger.dropped_groups += len(missing.errors)
+            self.ledger.drop(len(missing.errors))
             self.calls = {}
 
     def _take(self) -> None:
@@ -99,7 +106,8 @@ class PendingGroups:
             try:
                 found = completions_of(finished(call))
                 tokens = sum(len(completion.tokens) for completion in found)
-                self.ledger.tokens += Tokens(len(found) * len(self.prompts[p]), tokens)
+                self.ledger.spend(Tokens(len(found) * len(self.prompts[p]), tokens))
+                progress.advance(0, tokens)
                 require_whole(found, self.n)
             except UserError:
                 raise

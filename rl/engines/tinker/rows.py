@@ -40,13 +40,13 @@ def loss_name(loss: PolicyLoss) -> tuple[str, dict[str, float]]:
 
 
 def datum(row: TrainingRow, scale: float) -> Any:
-    """The row as a datum, with coefficients times `scale` as advantages; 0 at the prompt, which is not trained.
+    """The row as a datum, with coefficients times `scale` as advantages; 0 at the tokens that were not sampled.
 
     scale: undoes the averaging of a service that divides by a row's positions and by the number of rows.
     """
     import tinker
 
-    tokens = [*row.prompt_tokens, *row.completion_tokens]
+    tokens = [*row.prompt_tokens, *row.response_tokens]
     prompt = [0.0] * (len(row.prompt_tokens) - 1)
     inputs = {
         "target_tokens": (tokens[1:], "int64"),
@@ -63,11 +63,11 @@ def datum(row: TrainingRow, scale: float) -> Any:
 
 
 def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
-    """[N][T] log-probabilities of the completions in the output of a forward pass.
+    """[N][T] log-probabilities of the sampled tokens in the output of a forward pass; 0 at the others.
 
     Raises UserError when the service returns a different number of rows or tokens than it was sent.
     """
-    lengths = [len(row.prompt_tokens) + len(row.completion_tokens) - 1 for row in rows]
+    lengths = [row.length - 1 for row in rows]
     answered = [len(values["logprobs"].tolist()) for values in output.loss_fn_outputs]
     if answered != lengths:
         raise UserError(
@@ -75,7 +75,12 @@ def row_logprobs(output: Any, rows: Sequence[TrainingRow]) -> list[list[float]]:
             f" {len(lengths)} of {sum(lengths)}; type the same command again to resume from the last checkpoint"
         )
     return [
-        values["logprobs"].tolist()[len(row.prompt_tokens) - 1 :]
+        [
+            value if sampled else 0.0
+            for value, sampled in zip(
+                values["logprobs"].tolist()[len(row.prompt_tokens) - 1 :], row.mask, strict=True
+            )
+        ]
         for row, values in zip(rows, output.loss_fn_outputs, strict=True)
     ]
 
@@ -96,7 +101,7 @@ def stats_of(
     def padded(values: Sequence[Sequence[float]]) -> Tensor:
         return pad_sequence([torch.tensor(v, dtype=torch.float32) for v in values], batch_first=True)
 
-    mask = padded([[1.0] * len(row.completion_tokens) for row in rows]).bool()
+    mask = padded([row.mask for row in rows]).bool()
     coefficients = padded([row.coefficients for row in rows])
     surrogate = loss.surrogate(
         padded(logprobs), padded([row.behavior_logprobs for row in rows]), coefficients, mask

@@ -16,6 +16,8 @@ from rl.rollouts import Completion
 class TinkerSampler(Sampler):
     """Samples from the last published copy of the adapter. passes: training or scoring passes over each row."""
 
+    concurrent = True
+
     def __init__(self, options: TinkerOptions, learner: TinkerLearner, passes: int) -> None:
         self.learner, self.ledger, self.passes = learner, learner.ledger, passes
         self.max_lag, self.attempts = options.max_lag, options.attempts

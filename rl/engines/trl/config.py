@@ -21,6 +21,7 @@ from rl.losses.kl import require_reference
 from rl.models.compatibility import require_attention
 from rl.models.device import resolve_device
 from rl.models.loading import load_tokenizer
+from rl.models.quantization import require_plain
 from rl.places import PROJECT
 
 
@@ -41,7 +42,12 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
     samples_alone: ClassVar[bool] = False
     needs_full_support: ClassVar[str] = "engine=trl trains on the whole distribution only"
 
+    @property
+    def has_entropies(self) -> bool:
+        return self.vllm == "off"
+
     def check(self, blueprint: Blueprint) -> None:
+        require_plain(blueprint.model.quantization, blueprint.optimizer.name, "trl")
         if self.vllm != "off" and blueprint.model.context is not None:
             raise UserError(
                 f"model.context={blueprint.model.context}: vLLM reads the checkpoint's own limit; type engine.vllm=off, or"
@@ -67,7 +73,7 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
             )
         if blueprint.batch_size * blueprint.group_size < 2:
             raise UserError("batch_size=1: one rollout a step has no baseline; type batch_size=16")
-        if self.vllm != "off" and blueprint.loss.needs_entropies:
+        if blueprint.loss.needs_entropies and not self.has_entropies:
             raise UserError(
                 f"engine.vllm={self.vllm}: vLLM returns no entropies; type loss.negative_token_fraction=1, or engine.vllm=off"
             )

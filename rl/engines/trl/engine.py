@@ -18,8 +18,8 @@ from trl import GRPOConfig
 from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Driver, Sampler, SamplingParams, Steps
 from rl.engines.launch import world_size
-from rl.engines.local.logprobs import autocast
 from rl.engines.local.memory import default_kv_gb
+from rl.engines.local.precision import autocast
 from rl.engines.local.sampler import sample
 from rl.engines.trl.options import TrlOptions
 from rl.engines.trl.ranks import Ranks, Released
@@ -121,7 +121,8 @@ class TrlPolicy(Sampler, Driver):
         arrived: Arrived | None = None,
     ) -> list[list[Completion]]:
         """See `Sampler`. vLLM gets the weights first if they changed. `arrived` is never called."""
-        require_context(self.base, prompts, params.max_tokens)
+        if not params.limits:  # these are within the context
+            require_context(self.base, prompts, params.max_tokens)
         shares = self.ranks.call("sample_share", prompts, n, params)
         for share in shares:
             if isinstance(share, UserError):
@@ -139,9 +140,11 @@ class TrlPolicy(Sampler, Driver):
         """
         size = -(-len(prompts) // self.args.world_size)
         first = self.args.process_index * size
-        share = [prompts[min(first + i, len(prompts) - 1)] for i in range(size)]
+        share = [min(first + i, len(prompts) - 1) for i in range(size)]
         try:
-            sampled: list[list[Completion]] | UserError | int = self._complete(share, n, params, first)
+            sampled: list[list[Completion]] | UserError | int = self._complete(
+                [prompts[p] for p in share], n, params.of(share), first
+            )
         except UserError as error:
             sampled = error
         except Interrupted as interrupt:
@@ -157,7 +160,7 @@ class TrlPolicy(Sampler, Driver):
         with (
             memory_errors(f"engine.max_kv_gb={kv_gb / 2:.2g}"),
             self.trainer.whole_model() as model,
-            autocast(self.args.device),
+            autocast(self.args.device, torch.bfloat16 if self.args.bf16 else torch.float32),
         ):
             return sample(model, prompts, n, params, kv_gb * 2**30, skip)
 

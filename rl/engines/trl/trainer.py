@@ -5,7 +5,6 @@ tests/engines/test_trl_contract.py lists what is overridden, and fails when a TR
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,21 +21,21 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import pad
 
+from rl import progress
 from rl.blueprint import Blueprint
 from rl.engines.base import Steps, UpdateStats
+from rl.engines.trl.correcting import corrected_share, joined_correction
 from rl.engines.trl.ranks import Ranks
-from rl.engines.trl.scoring import completion_logprobs, reference_kl, reference_logprobs
+from rl.engines.trl.scoring import (
+    completion_logprobs,
+    reference_kl,
+    reference_logprobs,
+    require_same_policy,
+)
 from rl.engines.trl.vllm import merged_parameters
-from rl.errors import UserError
 from rl.losses.base import Surrogate
 from rl.rollouts import TrainingRow
 from rl.seeds import derived_seed
-
-log = logging.getLogger("tanka")
-
-# Largest on-policy difference in nats between sampler and learner, in float32. Rounding gives 5e-6 for the embedded
-# model, more for deeper ones. Above SAME_POLICY the run warns; above OFF_POLICY it cannot be rounding, and the run ends.
-SAME_POLICY, OFF_POLICY = 1e-5, 1e-3
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Share:
     reference_kl: list[Tensor] = field(default_factory=list)
 
     def add(self, surrogate: Surrogate, inputs: dict[str, Tensor]) -> None:
-        mask = inputs["completion_mask"].bool()
+        mask = inputs["sampled"]
         self.loss += surrogate.loss.item()
         self.signal |= bool((inputs["coefficients"].any(-1) & surrogate.admitted).any())
         self.log_ratios.append(surrogate.log_ratio[mask].cpu())
@@ -135,6 +134,10 @@ class PolicyTrainer(GRPOTrainer):
         self.model.train()
         share = range(rank * size, (rank + 1) * size)
         inputs = _tensors(rows, share, self._tokenizer.pad_token_id, self.args.device)
+        if self.blueprint.loss.correction != "none":
+            self.corrected = corrected_share(self, self.blueprint.loss, rows, share, inputs)
+            rows = [*rows[: share.start], *self.corrected[1], *rows[share.stop :]]
+            inputs = _tensors(rows, share, self._tokenizer.pad_token_id, self.args.device)
         if self.blueprint.loss.needs_reference:
             inputs["reference_logprobs"] = reference_logprobs(self, inputs)
         return inputs
@@ -146,13 +149,15 @@ class PolicyTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
         """The SUM surrogate of one micro-batch, times the number of processes, because gradients are averaged."""
         logprobs, loss = completion_logprobs(self, model, inputs), self.blueprint.loss
-        mask = inputs["completion_mask"].bool()
-        surrogate = loss.surrogate(logprobs, inputs["behavior_logprobs"], inputs["coefficients"], mask)
+        surrogate = loss.surrogate(
+            logprobs, inputs["behavior_logprobs"], inputs["coefficients"], inputs["sampled"]
+        )
         if loss.needs_reference:
             penalty, divergence = reference_kl(logprobs, inputs)
             surrogate = replace(surrogate, loss=surrogate.loss + penalty)
             self.share.reference_kl.append(divergence.cpu())
         self.share.add(surrogate, inputs)
+        progress.advance(len(inputs["row"]) * self.accelerator.num_processes)
         if self.accelerator.sync_gradients:  # last micro-batch: DeepSpeed steps inside its backward pass
             self._join(gather_object([self.share]))
         return surrogate.loss * self.accelerator.num_processes
@@ -165,6 +170,10 @@ class PolicyTrainer(GRPOTrainer):
         metrics = self.blueprint.loss.metrics(log_ratio, coefficients)
         if divergences := [values for share in shares for values in share.reference_kl]:
             metrics["kl_reference"] = torch.cat(divergences).mean().item()
+        difference = log_ratio.abs().max().item()
+        if self.blueprint.loss.correction != "none":
+            measured, difference = joined_correction(self.corrected)
+            metrics |= measured
         ratio = log_ratio.exp()
         loss = math.fsum(share.loss for share in shares)
         self.share = Share()
@@ -182,23 +191,9 @@ class PolicyTrainer(GRPOTrainer):
         )
         if not self.compared:
             self.compared = True
-            self._compare(log_ratio.abs().max().item())
-
-    def _compare(self, difference: float) -> None:
-        """Logs how far learner and sampler differ before the first update; raises UserError if too far."""
-        lora = self.blueprint.model.lora
-        rounded = (
-            self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32 or (lora and lora.dropout)
-        )
-        if self.ranks.leads:
-            level = logging.INFO if rounded or difference <= SAME_POLICY else logging.WARNING
-            message = "sampler against learner before the first update: max |log rho| %.2g"
-            log.log(level, message, difference)
-        if not rounded and not difference <= OFF_POLICY:
-            raise UserError(
-                f"engine=trl: sampler and learner differ by {difference:.2g} nats on a token before the first update, in"
-                " float32; type engine.attn_implementation=eager, or engine=local"
-            )
+            lora = self.blueprint.model.lora
+            rounded = self.args.bf16 or self.use_vllm or self.model.dtype != torch.float32
+            require_same_policy(difference, bool(rounded or (lora and lora.dropout)), self.ranks.leads)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The gradient norm over all processes; clears `stepped` if it is not finite.
@@ -272,7 +267,10 @@ def _unsharded(model: Any) -> Iterator[None]:
 
 
 def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any) -> dict[str, Tensor]:
-    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`, `kl_weight`: [B]."""
+    """Tensors of one share: prompts padded on the left [B, P], the rest on the right [B, T]; `row`, `kl_weight`: [B].
+
+    `completion_mask`: the response tokens, which attention reads. `sampled`: those among them that the loss reads.
+    """
     chosen = [rows[index] for index in share]
 
     def padded(values: Callable[[TrainingRow], Sequence[float]], filler: int, side: str) -> Tensor:
@@ -281,8 +279,9 @@ def _tensors(rows: Sequence[TrainingRow], share: range, pad_id: int, device: Any
     return {
         "prompt_ids": padded(lambda row: row.prompt_tokens, pad_id, "left"),
         "prompt_mask": padded(lambda row: [1] * len(row.prompt_tokens), 0, "left"),
-        "completion_ids": padded(lambda row: row.completion_tokens, pad_id, "right"),
-        "completion_mask": padded(lambda row: [1] * len(row.completion_tokens), 0, "right"),
+        "completion_ids": padded(lambda row: row.response_tokens, pad_id, "right"),
+        "completion_mask": padded(lambda row: [1] * len(row.response_tokens), 0, "right"),
+        "sampled": padded(lambda row: row.mask, 0, "right"),
         "behavior_logprobs": padded(lambda row: row.behavior_logprobs, 0, "right"),
         "coefficients": padded(lambda row: row.coefficients, 0, "right"),
         "row": torch.tensor(list(share), device=device),

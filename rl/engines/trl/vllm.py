@@ -10,9 +10,10 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rl import progress
 from rl.engines.base import SamplingParams
 from rl.errors import UserError
-from rl.rollouts import Completion
+from rl.rollouts import Completion, cut_at
 
 LOGPROBS_MODE = "processed_logprobs"  # after the temperature: of the distribution sampled from
 
@@ -76,14 +77,16 @@ def complete(
     # No seed: vLLM would use the same seed for all completions of a prompt.
     generation.generation_kwargs = {"stop_token_ids": sorted(params.stop_ids), "ignore_eos": True}
     repeated = [list(prompt) for prompt in prompts for _ in range(n)]
-    _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
+    with progress.task("sampling with vLLM"):
+        _, sampled, logprobs, _ = generation.generate(prompts=repeated, images=None, num_generations=n)
     if logprobs is None:
         raise UserError(
             "engine.vllm: vLLM returned no log-probabilities; expected one per token; type engine.vllm=off"
         )
+    # vLLM gets one budget for all prompts: a prompt's own, smaller one cuts its completions afterwards.
     completions = [
-        _completion(list(tokens), [token[0] for token in values], params)
-        for tokens, values in zip(sampled, logprobs, strict=True)
+        cut_at(_completion(list(tokens), [token[0] for token in values], params), params.limit(i // n))
+        for i, (tokens, values) in enumerate(zip(sampled, logprobs, strict=True))
     ]
     return [completions[i : i + n] for i in range(0, len(completions), n)]
 

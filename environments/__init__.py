@@ -1,0 +1,1 @@
+"""Environments: what a model acts in, one a file."""

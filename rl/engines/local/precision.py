@@ -1,0 +1,62 @@
+"""The precision of matrix products: bfloat16 where it is faster, the same in sampler and learner."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Literal
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+log = logging.getLogger("tanka")
+
+# Smaller models spend their time outside of matrix products: casting makes them slower.
+WORTH_A_TRIAL = 20_000_000
+# bfloat16 costs accuracy, so a CPU must gain clearly by it.
+CLEARLY_FASTER = 0.7
+TRIAL_TOKENS, TRIAL_ROUNDS = 512, 3
+
+
+def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
+    """Matrix products in `compute`. Sampler and learner both use it, so that their ratio is near 1 on policy."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=compute == torch.bfloat16)
+
+
+def compute_dtype(model: PreTrainedModel, wanted: Literal["auto", "float32", "bfloat16"]) -> torch.dtype:
+    """What `engine.compute=wanted` means for `model` on its device.
+
+    `auto`: bfloat16 on a GPU and for bfloat16 weights; on a CPU whatever a short trial finds faster.
+    """
+    if wanted != "auto":
+        return getattr(torch, wanted)
+    if model.device.type == "cuda" or model.dtype == torch.bfloat16:
+        return torch.bfloat16
+    if model.device.type != "cpu" or model.num_parameters() < WORTH_A_TRIAL:
+        return torch.float32
+    config = model.config.get_text_config()
+    share = bfloat16_share(config.hidden_size, config.intermediate_size)
+    chosen = torch.bfloat16 if share <= CLEARLY_FASTER else torch.float32
+    log.info(
+        "computing in %s: bfloat16 took %.2f of float32's time in a trial (engine.compute=float32 for exact log-probabilities)"
+        if chosen == torch.bfloat16
+        else "computing in %s: bfloat16 took %.2f of float32's time in a trial",
+        str(chosen).removeprefix("torch."),
+        share,
+    )
+    return chosen
+
+
+def bfloat16_share(inputs: int, outputs: int) -> float:
+    """bfloat16's time over float32's for one trained layer of `inputs` x `outputs`; the best of a few turns each."""
+    weight = torch.randn(outputs, inputs, requires_grad=True)
+    states = torch.randn(TRIAL_TOKENS, inputs, requires_grad=True)
+    best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    for _ in range(TRIAL_ROUNDS):
+        for compute in best:
+            start = time.perf_counter()
+            with autocast(weight.device, compute):
+                functional.linear(states, weight).sum().backward()
+            best[compute] = min(best[compute], time.perf_counter() - start)
+    return best[torch.bfloat16] / best[torch.float32]
