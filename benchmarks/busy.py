@@ -7,6 +7,7 @@ end; this file starts and stops them. Run it on a machine that does nothing else
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,13 @@ SETTINGS: dict[str, dict[str, str]] = {
     "spins_1000": {"GOMP_SPINCOUNT": "1000"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
+# Ends only with the benchmark itself, however that ends.
+ENDLESS = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(10**7):
+        pass
+"""
 OURS_WAITS = f"spins_{SPINS}"  # what rl/threads.py sets
 
 
@@ -71,7 +79,7 @@ def measure(load: str, environment: dict[str, str]) -> Figures:
 @contextmanager
 def endless(count: int) -> Iterator[None]:
     """Inside, `count` processes compute without end."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-c", ENDLESS, str(os.getpid())]) for _ in range(count)]
     try:
         time.sleep(1.0 if count else 0.0)  # until they have started
         yield
@@ -83,7 +91,7 @@ def endless(count: int) -> Iterator[None]:
 
 def one(steps: int) -> None:
     """Prints the figures of one training."""
-    _, times = ours(main_job(*OURS, f"max_steps={steps}"))
+    _, times = ours(main_job(*OURS, "preflight=off", f"max_steps={steps}"))
     print(json.dumps({"step_seconds": statistics.fmean(time["seconds"] for time in times)}))
 
 

@@ -23,7 +23,7 @@ from trl import GRPOTrainer
 from benchmarks.harness import Contender, Figures, Laps, Ratio, compare, in_fresh_process, rounds_from
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from recipes.cli.compose import CONF, register_resolvers, resolved
-from rl.blueprint import Blueprint, blueprint_from
+from rl.blueprint import Blueprint, blueprint_from, resumable_keys
 from rl.collecting import one_turn
 from rl.data.problems import load
 from rl.models.loading import open_renderer
@@ -101,7 +101,9 @@ def ours(tree: dict[str, Any]) -> tuple[list[float], list[Figures]]:
     """Runs the main job in this process; a step lasts from one logged line to the next."""
     blueprint = blueprint_from(tree)
     with tempfile.TemporaryDirectory() as folder:
-        directory = open_directory(Path(folder, "run"), Path(folder), tree, [], resume=True)
+        directory = open_directory(
+            Path(folder, "run"), Path(folder), tree, [], resume=True, resumable=resumable_keys(blueprint)
+        )
         with open_run(blueprint, load(blueprint.data, blueprint.seed), directory, tree, []) as run:
             log, laps = run.loggers.log, Laps()
 

@@ -87,6 +87,10 @@ class AlfworldConfig(EnvironmentConfig):
                 f"environment=alfworld: {' and '.join(lacks)} not installed; type pip install 'tanka-rl[alfworld]'"
             )
 
+    @property
+    def rewards_itself(self) -> bool:
+        return True
+
     def make(self, find_calls: FindCalls) -> Environment:
         return Alfworld(self.show_commands)
 

@@ -72,6 +72,11 @@ class EnvironmentConfig:
         """Raises UserError when the environment cannot run here, e.g. for lack of a package. Loads nothing heavy."""
 
     @property
+    def rewards_itself(self) -> bool:
+        """Whether `Environment.reward` gives a number. Raises UserError like `check`."""
+        return False
+
+    @property
     def tools(self) -> list[dict[str, Any]]:
         """JSON schemas of the tools, as transformers' get_json_schema writes them; [] without tools."""
         return []

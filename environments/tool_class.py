@@ -79,6 +79,10 @@ class ToolConfig(EnvironmentConfig):
                 f"{self.label}: it has no public method to call; expected one or more (docs/environments.md)"
             )
 
+    @property
+    def rewards_itself(self) -> bool:
+        return hasattr(self.new_tools(), "get_reward")
+
     @cached_property
     def tools(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """A schema for each tool, from its signature and docstring. Raises UserError when there is none."""

@@ -212,7 +212,7 @@ def side_by_side(rollouts: Mapping[str, Rollout]) -> Panel:
 def show_rollout(rollout: Rollout) -> Group:
     """Earlier turns, thinking with its tags and the answer, with boxes highlighted, and a line of facts."""
     parsed, verdict = rollout.parsed, rollout.verdict
-    ended = "CUT" if parsed.ended == "length" else parsed.ended
+    ended: str = "CUT" if parsed.ended == "length" else parsed.ended
     if rollout.ended not in ("answered", "budget"):
         ended = f"ended by {rollout.ended}"
     turns = f", {len(rollout.turns)} turns" if len(rollout.turns) > 1 else ""

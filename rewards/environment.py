@@ -12,7 +12,7 @@ from rl.rollouts import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentReward:
-    """`Rollout.earned`; a trajectory counts as correct when it earned 1 or more.
+    """`Rollout.earned`, 0 where the environment failed; a trajectory counts as correct when it earned 1 or more.
 
     Raises UserError for an environment that gives no reward of its own.
     """
@@ -23,10 +23,9 @@ class EnvironmentReward:
     from_environment: ClassVar[bool] = True
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
-        values = [rollout.earned for rollout in rollouts]
-        if None in values:
+        if any(rollout.earned is None and rollout.ended != "error" for rollout in rollouts):
             raise UserError(
                 "rewards=environment: the environment gives no reward of its own; define get_reward() in your class, or"
                 " type rewards=boxed to grade the last answer"
             )
-        return [float(value) for value in values if value is not None]
+        return [rollout.earned or 0.0 for rollout in rollouts]

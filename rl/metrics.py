@@ -18,6 +18,7 @@ absent when no reward grades answers.
 | `sampled_discarded` | completion tokens of the step that `refill` threw away; all other metrics are of the groups that were kept |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
+| `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
@@ -36,6 +37,7 @@ absent when no reward grades answers.
 | `env/tool_calls`, `env/tool_errors` | mean calls of a rollout, and those answered with an error; `env/tool_errors_<kind>` |
 | `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
 | `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
+| `tokens/prefilled_over_needed` | prompt tokens computed over those not computed before: 1 when no history is computed again (engine=local) |
 | `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
@@ -44,13 +46,15 @@ absent when no reward grades answers.
 | `eval/target/<t>/accuracy`, `tokens`, `deviation` | with `length.eval_targets`: every prompt states t; mean of abs(t - tokens) |
 | `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
+
+An evaluation on test problems logs the first two groups as `eval/*`, or with `eval_data` as `eval/math_500/*` and so on.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import get_args
 
@@ -128,6 +132,16 @@ def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, floa
         "by_group/frac_mixed": counts[frozenset({True, False})] / len(outcomes),
         "by_group/frac_all_bad": counts[frozenset({False})] / len(outcomes),
     }
+
+
+def evaluated_sets(names: Iterable[str]) -> dict[str, str]:
+    """The evaluation sets in the names of logged metrics, each with the prefix of its metrics.
+
+    {"": "eval/"} without `eval_data`, else {"math_500": "eval/math_500/", ...}.
+    """
+    whole = (name for name in names if name.startswith("eval/") and name.endswith("/reward_total"))
+    prefixes = [name.removesuffix("reward_total") for name in whole]
+    return {prefix.removeprefix("eval/").rstrip("/"): prefix for prefix in prefixes}
 
 
 def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]:

@@ -22,17 +22,27 @@ from recipes.cli.compose import CONF, Composed
 from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
+from rl.data.counting import count_test_rows, load_for_plan
+from rl.data.problems import Peek, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.task import Task
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
+GLOBAL_GROUPS = (
+    "debug",
+    "sweep",
+    "experiment",
+    "engine",
+    "method",
+    "loss",
+)  # groups that may set root keys, strongest first
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
     """Prints the blueprint as a tree, one prompt, the number of steps and the token ceiling."""
+    overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
+    commands = blueprint.engine.commands(blueprint, overrides)
     peeked = peek(blueprint.data)
     console = open_console()
     renderer = None if blueprint.model.path is None else local_renderer(blueprint, composed)
@@ -42,8 +52,7 @@ def print_plan(blueprint: Blueprint, composed: Composed) -> None:
         cost_table(blueprint, *count_problems(blueprint, peeked, renderer and renderer[1])),
     ):
         console.print(part)
-    overrides = shlex.join(o for o in composed.overrides if o != "plan=true")
-    for name, command in blueprint.engine.commands(blueprint, overrides).items():
+    for name, command in commands.items():
         console.print(f"{name}: {command}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -139,19 +148,28 @@ def count_problems(
     return len(problems.train), "", len(problems.test)
 
 
+def evaluated(name: str, rows: int | None) -> str:
+    """A set of `eval_data` with its number of rows, where known."""
+    return f"{name} (not known before the download)" if rows is None else f"{name} ({rows:,} problems)"
+
+
 def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
     known = blueprint.max_steps is not None or train is not None
     # A set smaller than one batch makes one smaller batch.
     problems = min(blueprint.batch_size, train or blueprint.batch_size)
-    steps = blueprint.total_steps((train or 0) // problems)
+    rest = problems - 1 if blueprint.engine.trains_remainder else 0
+    steps = blueprint.total_steps(((train or 0) + rest) // problems)
     rollouts = problems * blueprint.group_size
-    ceiling = token_ceiling(blueprint, steps, problems, test)
+    at_most_steps = "at most " if blueprint.max_sampled_tokens else at_most * (blueprint.max_steps is None)
+    sets = {name: count_test_rows(data) for name, data in blueprint.eval_data.items()}
+    ceiling = token_ceiling(blueprint, steps, problems, list(sets.values()) or [test])
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
+        **({"evaluation sets": ", ".join(map(evaluated, sets, sets.values()))} if sets else {}),
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
-        "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
+        "optimiser steps": f"{at_most_steps}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
         **(

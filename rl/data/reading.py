@@ -39,7 +39,7 @@ class SourceRows:
     """The original rows of a translated data set, found by row number or by the column `config.source.id`."""
 
     def __init__(self, config: DataConfig, path: str) -> None:
-        self._rows = open_local(config, path, config.train_split, "data.source.path")
+        self._rows = open_local(config, path, config.first_split, "data.source.path")
         self._column = config.source.id
         self._numbers: dict[str, int] = {}
         if not len(self._rows):
@@ -89,6 +89,19 @@ class RowReader:
 
     def problem_id(self, number: int) -> str:
         return f"{self._split}-{number}"
+
+    def texts(self, number: int) -> tuple[str, str]:
+        """The question and the whole answer field of a row, as they are in the data set."""
+        row = self._rows[number]
+        return (
+            self._text(row, number, "question", self._config.question),
+            self._text(row, number, "answer", self._config.answer),
+        )
+
+    def originals(self, number: int) -> tuple[str, str]:
+        """The original question and answer of a translated row; "" where unknown."""
+        row = self._rows[number]
+        return self._original(row, number, "question"), self._original(row, number, "answer")
 
     def scan(self, report: SplitReport, read: int, limit: int | None) -> Iterator[Usable]:
         """Up to `limit` usable rows among the first `read`; every row read is counted in `report`.

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from rl.data.problems import ProblemSet
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
 from rl.rollouts import Completion, TrainingRow
+from rl.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +156,10 @@ class Sampler(ABC):
         """Requests what `sample` returns. A remote sampler returns at once."""
         return Finished(self.sample(prompts, n, params, arrived))
 
+    def conversations(self) -> AbstractContextManager[None]:
+        """Inside, prompts continue what was sampled before, and the weights stay: a sampler may reuse its work."""
+        return nullcontext()
+
     def metrics(self) -> dict[str, float]:
         """The sampler's own counters since the last call; see rl/metrics.py. {} for a local sampler."""
         return {}
@@ -230,12 +237,52 @@ class Driver(Weights):
         """Runs all remaining steps: calls `prepare` before each step's updates and `conclude` after them."""
 
 
+class Record(Protocol):
+    """The run that a job fills: what it trains on, and where its numbers go.
+
+    directory: the run directory. done: steps trained before this start. total: steps of the whole run.
+    """
+
+    directory: Path
+    done: int
+    total: int
+    problems: ProblemSet
+    task: Task
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes one finished step's metrics and the run's progress."""
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Writes some of a step's rollouts, as rows of samples.jsonl."""
+
+
+class Job(Weights):
+    """A run that another program carries out: it samples, scores, trains, evaluates and saves by itself."""
+
+    @abstractmethod
+    def last_step(self, directory: Path) -> int:
+        """The step of its newest checkpoint in a run directory, from which it continues; 0: none."""
+
+    @abstractmethod
+    def carry_out(self, record: Record) -> None:
+        """Starts the program and records what it reports, until it ends. A signal ends it.
+
+        Raises UserError when it fails.
+        """
+
+    def save(self, path: Path) -> None:
+        """Nothing: the program saves its own checkpoints."""
+
+    def load(self, path: Path) -> None:
+        """Nothing: the program reads its own checkpoints."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A sampler and a learner of the same policy, opened for one run."""
 
     sampler: Sampler
-    learner: Learner | Driver
+    learner: Learner | Driver | Job
 
     def close(self) -> None:
         """Closes both parts, once if they are the same object."""

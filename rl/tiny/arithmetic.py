@@ -91,7 +91,7 @@ class Exercise:
 def draw(split: Split, language: Language, rng: Random) -> Exercise:
     """A random exercise of `split`; products and sums are equally likely."""
     while True:
-        sign = rng.choice(("*", "+"))
+        sign: Literal["*", "+"] = rng.choice(("*", "+"))
         left, right = (rng.randint(*RANGES[sign]) for _ in range(2))
         one = Exercise(left, sign, right, language, rng.randrange(len(QUESTIONS[sign][language])))
         if one.split == split:

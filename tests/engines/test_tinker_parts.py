@@ -56,8 +56,14 @@ KEY = "tml-not-a-secret"
 def blueprint(**changes):
     """What the engine's check reads of a blueprint that it accepts."""
     lora = SimpleNamespace(rank=8, alpha=32.0, dropout=0.0, target_modules="all-linear")
-    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora)
-    facts = {"model": model, "temperature": 1.0, "sampling": SamplingConfig(), "loss": GRPO()}
+    model = SimpleNamespace(source="Qwen/Qwen3-8B", context=None, lora=lora, quantization=None)
+    facts = {
+        "model": model,
+        "temperature": 1.0,
+        "sampling": SamplingConfig(),
+        "loss": GRPO(),
+        "optimizer": OptimizerConfig(),
+    }
     return SimpleNamespace(**(facts | changes))
 
 
@@ -66,11 +72,14 @@ def blueprint(**changes):
     [
         ({"temperature": 0.7}, "temperature=1.0"),
         ({"loss": FlashReinforce(negative_token_fraction=0.5)}, "negative_token_fraction=1.0"),
-        ({"model": SimpleNamespace(source="m", lora=None)}, r"model\.lora\.rank=32"),
+        ({"model": SimpleNamespace(source="m", lora=None, quantization=None)}, r"model\.lora\.rank=32"),
         (
             {
                 "model": SimpleNamespace(
-                    source="m", context=None, lora=SimpleNamespace(dropout=0.0, alpha=16.0)
+                    source="m",
+                    context=None,
+                    lora=SimpleNamespace(dropout=0.0, alpha=16.0),
+                    quantization=None,
                 )
             },
             r"model\.lora\.alpha=32",
@@ -87,7 +96,8 @@ def test_what_a_service_cannot_do_is_refused(changes, words, monkeypatch):
 def test_a_price_limit_needs_a_price(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     TinkerEngineConfig(max_usd=5).check(blueprint())
-    unknown = blueprint(model=SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora))
+    own = SimpleNamespace(source="me/mine", context=None, lora=blueprint().model.lora, quantization=None)
+    unknown = blueprint(model=own)
     with pytest.raises(UserError, match="no price is known for me/mine"):
         TinkerEngineConfig(max_usd=5).check(unknown)
     TinkerEngineConfig(max_usd=5, prices=Prices(prefill=1, sample=1, train=1)).check(unknown)

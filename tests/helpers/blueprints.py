@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hydra import compose, initialize_config_dir
 
 from recipes.cli.compose import CONF, register_resolvers, resolved
@@ -13,6 +15,11 @@ def options(group: str) -> list[str]:
 
 
 def composed(*overrides: str) -> Blueprint:
+    return blueprint_from(composed_tree(*overrides))
+
+
+def composed_tree(*overrides: str) -> dict[str, Any]:
+    """The composed config as a run writes it into config.yaml."""
     register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3", job_name="rl_basic"):
-        return blueprint_from(resolved(compose("rl_basic", list(overrides))))
+        return resolved(compose("rl_basic", list(overrides)))

@@ -14,6 +14,8 @@ MODULES = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.qwen2.tokenization_qwen2",
     "transformers.models.qwen3.modeling_qwen3",
+    "openai",
+    "pyarrow.parquet",
     "rich.tree",
     "torch.utils.serialization.config",
     "rl.engines.local.engine",

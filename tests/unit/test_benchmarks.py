@@ -7,7 +7,9 @@ import json
 import pytest
 
 from benchmarks import harness, learner, table, training
+from benchmarks import progress as progress_benchmark
 from benchmarks.harness import Contender, Ratio, compare, spread
+from rl import progress
 
 
 @pytest.fixture
@@ -107,3 +109,15 @@ def test_both_sides_of_the_learner_benchmark_have_the_same_gradient(monkeypatch)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     assert gradients[0].abs().max() > 1e-2
     assert torch.allclose(*gradients, atol=1e-5)
+
+
+def test_the_main_job_is_timed_step_by_step():
+    small = ("max_steps=2", "batch_size=2", "group_size=2", "max_tokens=8", "preflight=off")
+    rewards, times = training.ours(training.main_job(*training.OURS, *small))
+    assert len(rewards) == len(times) == 2 and all(time["seconds"] > 0 for time in times)
+
+
+def test_progress_can_be_turned_off_for_its_benchmark():
+    with progress_benchmark.uncounted(), progress.task("sampling", 3, "rollouts") as task:
+        task.done += 1
+        assert progress.state() is None

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from environments.base import Environment, EnvironmentConfig
+from rl import progress
 from rl.collecting import roll_out
 from rl.engines.base import Sampler, SamplingParams
 from rl.errors import Stopped, UserError
@@ -222,3 +223,15 @@ def test_what_an_unfinished_trajectory_would_have_earned_is_nothing():
     wide = collected(Scripted(4, 3), earned=0.7)
     assert [r.earned for r in within(wide, 7, RENDERER)] == [0.7, 0.7]
     assert [r.earned for r in within(wide, 6, RENDERER)] == [0.0, 0.0]
+
+
+def test_progress_counts_the_trajectories_that_have_ended():
+    seen = []
+
+    class Watched(Scripted):
+        def sample(self, *arguments):
+            seen.append(progress.state().text.partition(",")[0])
+            return super().sample(*arguments)
+
+    collected(Watched(2, 2), silent="0")  # problem 0 ends with its first turn
+    assert seen == ["collecting 0/2 trajectories", "collecting 1/2 trajectories"]

@@ -28,6 +28,10 @@ class Ring:
     def used(self) -> int:
         return min(self.written, self.budget)
 
+    def columns(self, born: int, count: int) -> Tensor:
+        """The columns of `count` tokens, of which the first was written after `born` others."""
+        return (born + torch.arange(count)) % self.budget
+
     def advance(self) -> None:
         self.written += 1
 

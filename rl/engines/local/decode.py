@@ -14,6 +14,7 @@ from transformers import CompileConfig, PreTrainedModel
 
 from rl.engines.local.cache import Ring, bytes_per_token, preallocate
 from rl.engines.local.decode_llama import LlamaDecoder, decodes
+from rl.engines.local.histories import States
 from rl.engines.local.prefill import Decoder, Prefill
 
 # One graph for all batch sizes and lengths. CUDA graphs would need both to be fixed.
@@ -86,6 +87,12 @@ class ModelDecoder:
             layer.admit(new, spread)
         self.visible = torch.cat((self.visible, self._widened(more.visible)[spread]))
         self.position = torch.cat((self.position, more.visible.sum(-1)[spread, None]))
+
+    def read(self, row: int, prompt: int, born: int, count: int) -> States:
+        own = self.width + self.ring.columns(born, count)
+        columns = torch.cat((torch.arange(self.width - prompt, self.width), own)).to(self.visible.device)
+        layers: Any = self.cache.layers
+        return [(layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in layers]
 
     def _widened(self, visible: Tensor) -> Tensor:
         """[P, W + T] masks of new rows: their prompt is visible, the ring's columns are not."""

@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from rl.engines.local.cache import Ring, rows_of, widened
+from rl.engines.local.histories import States
 from rl.engines.local.prefill import Prefill
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
@@ -155,6 +156,19 @@ class LlamaDecoder:
             )
         self.prompt_mask = self.prompt_mask[prompt_heads]
         self._index()
+
+    def read(self, row: int, prompt: int, born: int, count: int) -> States:
+        own, columns = self._heads(torch.tensor([row])), self.ring.columns(born, count)
+        shared = self._heads(self.prompt[row : row + 1])
+        return [
+            (
+                torch.cat((cache.prompt_keys[shared, self.width - prompt :], cache.keys[own][:, columns]), 1),
+                torch.cat(
+                    (cache.prompt_values[shared, self.width - prompt :], cache.values[own][:, columns]), 1
+                ),
+            )
+            for cache in self.caches
+        ]
 
     def _heads(self, index: Tensor) -> Tensor:
         """Indices of the K key-value heads of the given rows or prompts."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from rl import signals
 from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Engine, Sampler, SamplingParams
+from rl.engines.local.histories import Histories
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.options import LocalOptions
@@ -23,6 +25,9 @@ from rl.models.config import ModelConfig
 from rl.models.device import memory_errors, resolve_device
 from rl.models.loading import add_lora, read_model
 from rl.rollouts import Completion
+
+# Share of the cache's memory for the states of one turn; those of two turns are held while a turn begins.
+HISTORIES_SHARE = 0.25
 
 
 def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> Engine:
@@ -48,6 +53,8 @@ class LocalSampler(Sampler):
     def __init__(self, learner: LocalLearner, kv_gb: float, compiled: bool) -> None:
         self.learner, self.model = learner, learner.model
         self.kv_gb, self.compiled = kv_gb, compiled
+        self.histories: Histories | None = None
+        self.computed = self.needed = 0
 
     def sample(
         self,
@@ -61,16 +68,35 @@ class LocalSampler(Sampler):
             require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: log-probabilities must match the distribution sampled from
         device = self.model.device
+        share = 1 if self.histories is None else 1 - 2 * HISTORIES_SHARE
         with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device, self.learner.compute):
             return sample(
                 self.model,
                 prompts,
                 n,
                 params,
-                self.kv_gb * 2**30,
+                self.kv_gb * 2**30 * share,
                 compiled=self.compiled,
                 arrived=None if device.type == "cpu" else arrived,
+                histories=self.histories,
             )
+
+    @contextmanager
+    def conversations(self) -> Iterator[None]:
+        """See `Sampler`: keeps the keys and values of the turn before."""
+        self.histories = Histories(self.kv_gb * 2**30 * HISTORIES_SHARE)
+        try:
+            yield
+        finally:
+            self.computed += self.histories.computed
+            self.needed += self.histories.needed
+            self.histories = None
+
+    def metrics(self) -> dict[str, float]:
+        """`tokens/prefilled_over_needed`; {} where no trajectory was sampled since the last call."""
+        computed, needed = self.computed, self.needed
+        self.computed = self.needed = 0
+        return {"tokens/prefilled_over_needed": computed / needed} if needed else {}
 
     def close(self) -> None:
         del self.learner, self.model

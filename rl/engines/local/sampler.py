@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from rl import progress, signals
 from rl.engines.base import Arrived, SamplingConfig, SamplingParams
 from rl.engines.local.decode import cache_bytes, decoder_for
+from rl.engines.local.histories import Histories, Known
 from rl.engines.local.prefill import Prefill, prefill
 from rl.errors import NotFinite
 from rl.rollouts import Completion
@@ -39,12 +40,13 @@ def sample(
     skip: int = 0,
     compiled: bool = False,
     arrived: Arrived | None = None,
+    histories: Histories | None = None,
 ) -> list[list[Completion]]:
     """[P][n] completions; samples as many prompts at once as fit in `max_kv_bytes` of cache, longest first.
 
     skip: how many prompts of the same batch come before these, on other processes; makes tokens the same as in one
     process. compiled: use torch.compile for the decode step, which takes minutes at first. arrived: called with rows
-    as they leave the batch.
+    as they leave the batch. histories: what the turn before left of these conversations; receives what this one leaves.
     """
     if params.seeds:
         uniforms = uniforms_from(params.seeds, n, params.max_tokens)
@@ -53,9 +55,12 @@ def sample(
     limits = torch.tensor([params.limit(p) for p in range(len(prompts)) for _ in range(n)])
     drawn = Drawn(uniforms.flatten(0, 1).to(model.device), limits.to(model.device), params)
     waiting = sorted(range(len(prompts)), key=lambda p: -len(prompts[p]))
+    known = histories.recall(prompts) if histories else [Known() for _ in prompts]
     with progress.task("sampling", len(prompts) * n, "rollouts") as task:
         while waiting:
-            _sample_batch(model, prompts, waiting, n, drawn, max_kv_bytes, compiled, arrived, task)
+            _sample_batch(
+                model, prompts, known, waiting, n, drawn, max_kv_bytes, compiled, arrived, histories, task
+            )
     completions = drawn.completions(torch.arange(len(prompts) * n))
     return [completions[p * n : (p + 1) * n] for p in range(len(prompts))]
 
@@ -75,12 +80,14 @@ def uniforms_from(seeds: Sequence[int], n: int, max_tokens: int) -> Tensor:
 def _sample_batch(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
+    known: list[Known],
     waiting: list[int],
     n: int,
     drawn: Drawn,
     max_kv_bytes: float,
     compiled: bool,
     arrived: Arrived | None,
+    histories: Histories | None,
     task: progress.Task,
 ) -> None:
     """Takes prompts from the front of `waiting` while the cache has room, and samples their completions."""
@@ -94,13 +101,30 @@ def _sample_batch(
         taken = waiting[:count]
         del waiting[:count]
         rows = torch.tensor(taken, device=model.device)[:, None] * n + torch.arange(n, device=model.device)
-        return prefill(model, [prompts[p] for p in taken]), rows.flatten()
+        read = prefill(model, [prompts[p] for p in taken], [known[p] for p in taken])
+        for p in taken:
+            known[p] = Known()  # frees its states
+        return read, rows.flatten()
+
+    def remember(gone: Tensor) -> None:
+        """Leaves the states of finished rows to their next turn; a row that was cut has none."""
+        if histories is None:
+            return
+        places = gone.nonzero().flatten().tolist()
+        for place, completion in zip(places, drawn.completions(rows[gone]), strict=True):
+            if completion.stop_reason == "stop":
+                prompt, fed = prompts[int(rows[place]) // n], completion.tokens[:-1]
+                states = (
+                    decoder.read(place, len(prompt), int(born[place]), len(fed)) if decoder.admits else None
+                )
+                histories.keep([*prompt, *fed], states)
 
     size = max(1, int(max_kv_bytes // held(1, n)))
     first, rows = take(size)
     logits = first.logits.repeat_interleave(n, 0)
     decoder = decoder_for(model, first, n, budget, compiled)
     age = torch.zeros_like(rows)  # tokens sampled per row
+    born = torch.zeros_like(rows)  # steps taken before the row was admitted
     alive = torch.ones_like(rows, dtype=torch.bool)
     ends = [budget]  # step at which each admitted group of rows reaches its budget, in order
     look_every = LOOK_EVERY.get(model.device.type, 1)
@@ -118,13 +142,15 @@ def _sample_batch(
             position = t - (ends[0] + ends[-1]) / 2 + budget  # of the remaining rows, on average
             task.done, task.share = finished, (finished + remaining * position / budget) / task.total
             if not remaining:
+                remember(~alive)
                 break
             if t == ends[0] or remaining <= (1 - COMPACT_AT) * len(rows):
                 keep = alive.nonzero().squeeze(-1)
                 if arrived:
                     tell(arrived, drawn, rows[~alive], n)
+                remember(~alive)
                 decoder.keep(keep)
-                rows, age, alive, tokens = rows[keep], age[keep], alive[keep], tokens[keep]
+                rows, age, born, alive, tokens = (each[keep] for each in (rows, age, born, alive, tokens))
             if t == ends[0]:
                 del ends[0]
         logits = decoder.step(tokens)
@@ -135,6 +161,7 @@ def _sample_batch(
                 decoder.admit(more)
                 logits = torch.cat((logits, more.logits.repeat_interleave(n, 0)))
                 rows, age = torch.cat((rows, more_rows)), torch.cat((age, torch.zeros_like(more_rows)))
+                born = torch.cat((born, torch.full_like(more_rows, t)))
                 alive = torch.cat((alive, torch.ones_like(more_rows, dtype=torch.bool)))
                 ends.append(t + budget)
 
