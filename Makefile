@@ -45,7 +45,7 @@ test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU
 	touch $@
 
 test-molt: .venv/installed-dev .venv-molt/installed  ## engine=molt against the molt-rl package on this CPU: its parser, agents, loss module.
-	TANKA_TEST_MOLT=$(CURDIR)/.venv-molt/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_molt_package.py
+	TANKA_TEST_MOLT=$(CURDIR)/.venv-molt/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_molt_package.py tests/engines/test_molt_agent.py
 
 lint: .venv/installed-dev  ## Linter, formatter, type checker.
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

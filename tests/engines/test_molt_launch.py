@@ -89,10 +89,10 @@ def test_a_run_fills_the_run_directory(folder):
 def test_the_job_gets_the_data_the_agent_and_the_variables(folder):
     from datasets import load_from_disk
 
-    assert run(folder).wait() == 0
+    assert run(folder, "engine.ray=start").wait() == 0
     started = json.loads((folder / "run/molt/started.json").read_text())
     flags, environment = started["flags"], started["environment"]
-    assert environment["RAY_ADDRESS"] == "auto" and environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert environment["RAY_ADDRESS"] == "local" and environment["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     train = load_from_disk(flags["data.prompt_dataset"])
     assert len(train) == 10 == int(flags["data.max_samples"])
     assert flags["data.input_key"] == "prompt" and flags["data.label_key"] == "reward_model"
@@ -106,6 +106,7 @@ def test_the_job_gets_the_data_the_agent_and_the_variables(folder):
     assert [word for word in words if word.startswith("--")] == [f"--{name}" for name in flags]
 
 
+@pytest.mark.slow
 def test_a_failure_is_one_line_with_molts_words_and_the_same_command_resumes(folder):
     assert "CUDA out of memory" in one_line(run(folder, fail_at=4))
     assert status(folder / "run")["state"] == "failed" and len(rows(folder)) == 3
@@ -116,6 +117,7 @@ def test_a_failure_is_one_line_with_molts_words_and_the_same_command_resumes(fol
     assert (folder / "run/molt/output.log").read_text().count("Global step 3") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_job_and_its_processes(number, folder):
     process = run(folder, hang_at=4)
@@ -130,6 +132,7 @@ def test_a_signal_ends_the_job_and_its_processes(number, folder):
     assert run(folder).wait() == 0 and rows(folder)[-1]["step"] == STEPS
 
 
+@pytest.mark.slow
 def test_the_job_does_not_outlive_a_killed_run(folder):
     process = run(folder, hang_at=1)
     process.wait_for(folder / "run/molt/actor.pid")
@@ -144,6 +147,7 @@ def test_the_job_does_not_outlive_a_killed_run(folder):
     os.kill(int((folder / "run/molt/actor.pid").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_without_weights_or_words_is_named(folder):
     assert "ended without weights" in one_line(run(folder, no_export=True))
     assert "exit code 7 after step 0" in one_line(run(folder, "run_dir=other", silent_exit=7))
@@ -174,9 +178,3 @@ def test_what_is_missing_is_one_line_before_anything_starts(answer, words, folde
 def test_a_python_that_is_none_is_one_line(folder):
     assert "cannot be run" in one_line(run(folder, "engine.python=/no/python"))
     assert "docs/molt.md" in one_line(run(folder, "engine.python=/bin/true"))
-
-
-def test_ray_start_is_told_to_the_job(folder):
-    assert run(folder, "engine.ray=start").wait() == 0
-    started = json.loads((folder / "run/molt/started.json").read_text())
-    assert started["environment"]["RAY_ADDRESS"] == "local"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ class Answer:
     accepted: bool = False
     words: str = ""
     missing: str = ""
-    said: list[str] = field(default_factory=list)
     gpus: int = 0
     cluster: str = ""
 

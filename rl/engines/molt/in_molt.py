@@ -57,12 +57,12 @@ class Stop:
 
 def parse(arguments: list[str]) -> dict[str, Any]:
     """Molt's own verdict on the arguments: {"accepted": bool, "words": its message, "missing": a package it needs}."""
-    printed, errors = io.StringIO(), io.StringIO()
+    errors = io.StringIO()
     sys.argv = ["train_rl_ray", *arguments]
     sys.meta_path.insert(0, Stop())  # type: ignore[arg-type]
     accepted, words, missing = False, "", ""
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
             runpy.run_module("molt.cli.train_rl_ray", run_name="__main__")
     except Reached:
         accepted = True
@@ -79,8 +79,7 @@ def parse(arguments: list[str]) -> dict[str, Any]:
         words = str(error) or type(error).__name__
     finally:
         sys.meta_path.pop(0)
-    said = [line for line in printed.getvalue().splitlines() if line.strip()]
-    return {"accepted": accepted, "words": " ".join(words.split()), "missing": missing, "said": said}
+    return {"accepted": accepted, "words": " ".join(words.split()), "missing": missing}
 
 
 def resources(address: str) -> dict[str, Any]:

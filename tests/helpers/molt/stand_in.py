@@ -18,7 +18,7 @@ from pathlib import Path
 PLAN = json.loads(os.environ.get("MOLT_STAND_IN", "{}"))
 ANSWER = {
     "packages": {"molt": "0.2.1", "ray": "2.59.0", "vllm": "0.32.0", "nemo_automodel": "0.5.0"},
-    "accepted": True, "words": "", "missing": "", "said": [], "gpus": 8, "cluster": "",
+    "accepted": True, "words": "", "missing": "", "gpus": 8, "cluster": "",
 }  # fmt: skip
 
 SAMPLE = {
