@@ -45,6 +45,21 @@ def test_molts_own_words_are_reported():
     assert "incompatible with --train.partial_rollout_enable" in explained(invalid)
 
 
+def test_a_cluster_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    command = command_of(composed("experiment=molt_flashreinforce_r1", f"engine.python={molt_python()}"))
+    answer = ask(command, command.environment["RAY_ADDRESS"])
+    assert (
+        answer.accepted and answer.gpus == 0 and "Could not find any running Ray instance" in answer.cluster
+    )
+
+
+def test_a_running_cluster_is_counted_and_left_running():
+    answer = in_molt("ray_cluster.py")
+    assert (answer["gpus"], answer["cluster"], answer["still_there"]) == (8, "", True)
+    assert "--actor.model_name_or_path is required" in answer["words"]
+
+
 def test_the_recorded_flags_are_those_of_the_package():
     now = in_molt("record.py")
     before = json.loads((ROOT / "tests/data/molt_flags.json").read_text())
