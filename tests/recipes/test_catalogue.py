@@ -83,7 +83,7 @@ def test_shared_fragments_are_no_option() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_entry_has_the_same_keys(name: str) -> None:
     assert set(model(name)) == {
-        *("name", "id", "path", "revision", "context", "renderer", "stop_tokens", "dtype"),
+        *("name", "id", "path", "revision", "context", "renderer", "stop_tokens", "dtype", "quantization"),
         *("lora", "recipe", "facts"),
     }
     assert model(name)["name"] == name
