@@ -23,6 +23,7 @@ def test_every_shipped_option_composes(choice, tmp_path):
     needs = {
         "data=jsonl": ["data.path=rows.jsonl"],
         "model=custom": ["model.id=org/name"],
+        "rewards=environment": ["environment=alfworld"],
     }
     composed(choice.replace("+experiment", "experiment"), *needs.get(choice, []))
 
