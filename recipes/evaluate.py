@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -14,16 +15,17 @@ from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
+from rewards.from_config import rewards_on
 from rewards.reward_set import RewardSet
 from rl import progress
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
-from rl.data.problems import load
+from rl.data.problems import load, load_test
 from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
-from rl.evaluation.measures import evaluate
+from rl.evaluation.measures import Result, evaluate
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
 from rl.models.hub import require_model
@@ -44,6 +46,7 @@ class EvaluateConfig:
 
     model: ModelConfig
     data: DataConfig
+    eval_data: dict[str, DataConfig]
     renderer: RendererConfig
     rewards: RewardSet
     environment: EnvironmentConfig
@@ -61,7 +64,8 @@ class EvaluateConfig:
     out: str
 
     def __post_init__(self) -> None:
-        self.data.instruction = self.rewards.instruction
+        for data in (self.data, *self.eval_data.values()):
+            data.instruction = self.rewards.instruction
         require(self.problems is None or self.problems >= 1, "problems", self.problems, "a positive integer, or null", 256)  # fmt: skip
         require(
             bool(self.budgets) and all(1 <= budget <= 10**7 for budget in self.budgets),
@@ -71,6 +75,8 @@ class EvaluateConfig:
             self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
             "temperature", self.temperature, "0 (greedy) or a positive number", 1.0,
         )  # fmt: skip
+        if self.eval_data and self.split == "train":
+            raise UserError("split=train: eval_data evaluates on test problems; type data=NAME split=train")
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         n = self.completions
         require(n is None or n >= 1, "completions", n, "a positive integer, or null", 8)
@@ -85,6 +91,11 @@ class EvaluateConfig:
         )  # fmt: skip
 
     @property
+    def sets(self) -> list[DataConfig]:
+        """The data sets to evaluate on."""
+        return list(self.eval_data.values()) or [self.data]
+
+    @property
     def n(self) -> int:
         """Completions of each problem."""
         return self.completions or (SAMPLED_COMPLETIONS if self.temperature else 1)
@@ -92,55 +103,80 @@ class EvaluateConfig:
 
 @recipe("evaluate", EvaluateConfig)
 def main(composed: Composed) -> None:
-    """Samples each policy once at the widest budget, derives the smaller budgets from that, writes tables and files."""
+    """Samples each policy once at the widest budget, derives the smaller budgets from that, writes tables and files.
+
+    With `eval_data`, the files of each set are in a folder of its name.
+    """
     tree, weights, problem_seed = subject_of(composed, lambda max_tokens: {"budgets": [max_tokens]})
     config: EvaluateConfig = build(EvaluateConfig, tree)
     out = folder_of(composed, config)
-    budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
     config.environment.check()
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
-    problems = problems_of(config, problem_seed)
+    sets = [(data, problems_of(config, data, problem_seed)) for data in config.sets]
     with closing(config.rewards) as rewards:
         rewards.start()
         with progress.task("starting"):
             _, renderer = open_renderer(config.model, config.renderer)
-            task = open_task(config.data.messages, renderer, config.environment, config.model)
+            tasks = [open_task(data.messages, renderer, config.environment, config.model) for data, _ in sets]
             if config.environment.single_turn:
-                require_budget_fits(config.model, task.prompts(problems), budgets[-1])
+                prompts = [task.prompts(problems) for task, (_, problems) in zip(tasks, sets, strict=True)]
+                require_budget_fits(config.model, list(chain(*prompts)), max(config.budgets))
             policies = load_base_and_trained(config.model, renderer, weights, config.device)
             rewards.check()
-        params = SamplingParams(budgets[-1], config.temperature, renderer.stop_ids, config.seed)
-        sampled = {
-            side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models
-        }
-        results = evaluate(sampled, budgets, ks, renderer, rewards)
+        for task, (data, problems) in zip(tasks, sets, strict=True):
+            results = evaluate_set(config, policies, task, data, problems)
+            show(config, data, len(problems), results, out / data.name if config.eval_data else out)
+
+
+def evaluate_set(
+    config: EvaluateConfig,
+    policies: BaseAndTrained,
+    task: Task,
+    data: DataConfig,
+    problems: Sequence[Problem],
+) -> list[Result]:
+    """The results of both sides on the problems of one set, read as the set says."""
+    budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
+    params = SamplingParams(budgets[-1], config.temperature, task.renderer.stop_ids, config.seed)
+    sampled = {side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models}
+    rewards = rewards_on(config.rewards, config.data, data)
+    return evaluate(sampled, budgets, ks, task.renderer, rewards)
+
+
+def show(
+    config: EvaluateConfig, data: DataConfig, problems: int, results: Sequence[Result], folder: Path
+) -> None:
+    """Prints the tables of one set and writes its files."""
     setting = {
         "base": config.model.name,
         "trained": config.run or config.adapter,
-        "data": config.data.name,
+        "data": data.name,
         "split": config.split,
-        "problems": len(problems),
+        "problems": problems,
         "completions": config.n,
         "temperature": config.temperature,
         "seed": config.seed,
     }
     console = open_console()
+    if config.eval_data:
+        console.print(f"\n{data.name}", style="bold", highlight=False, markup=False)
     for table in tables(results):
         console.print(table)
-    with disk_errors(f"out={config.out}", out):
-        files = write_files(out, setting, results, WORDS[config.language])
+    with disk_errors(f"out={config.out}", folder):
+        files = write_files(folder, setting, results, WORDS[config.language])
     for name, file in files.items():
         console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
 
 
-def problems_of(config: EvaluateConfig, seed: int) -> list[Problem]:
+def problems_of(config: EvaluateConfig, data: DataConfig, seed: int) -> list[Problem]:
     """The first `problems` of the split. Raises UserError when the data set has no such split."""
-    loaded = load(config.data, seed)
+    loaded = load_test(data, seed) if data.name in config.eval_data else load(data, seed)
     found = list((loaded.test if config.split == "test" else loaded.train)[: config.problems])
     if not found:
+        other = "data.test_path=FILE.jsonl, or split=train" if config.split == "test" else "split=test"
         raise UserError(
-            f"split=test: data={config.data.name} has no test problems; type data.test_path=FILE.jsonl, or split=train"
+            f"split={config.split}: data={data.name} has no {config.split} problems; type {other}"
         )
     return found
 

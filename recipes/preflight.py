@@ -69,7 +69,7 @@ def main(composed: Composed) -> None:
     blueprint.environment.check()
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
-    problems = load(blueprint.data, blueprint.seed)
+    problems = load(blueprint.data, blueprint.seed, blueprint.eval_data)
     out = made_folder("out", composed.job_dir or choices.out)
     with closing(blueprint.rewards):
         found, cost, memory = measure_run(choices, blueprint, problems)
@@ -118,7 +118,7 @@ def measure_run(
             rollouts=rollouts,
             tokens_per_second=sum(r.length for r in sampled) / seconds,
             update_seconds_per_token=forward * blueprint.engine.forward_passes(blueprint),
-            test_problems=len(problems.test),
+            test_problems=[len(each.test) for each in problems.evaluations.values()] or [len(problems.test)],
             signal=found.readings[found.budget]["signal"].value,
         )
         return found, cost, memory

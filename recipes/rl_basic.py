@@ -51,7 +51,8 @@ def main(composed: Composed) -> float | None:
     ):
         if rank() > 0:
             return None
-        print(f"{done.path} is finished, step {done.step}; type a larger max_steps to train further")
+        longer = "max_steps" if blueprint.max_sampled_tokens is None else "max_sampled_tokens"
+        print(f"{done.path} is finished, step {done.step}; type a larger {longer} to train further")
         with place:
             return print_results(done)
     blueprint.engine.check(blueprint)
@@ -61,8 +62,8 @@ def main(composed: Composed) -> float | None:
         return None
     if blueprint.model.path is None:
         require_model(str(blueprint.model.id), blueprint.model.revision)
-    problems = load(blueprint.data, blueprint.seed)
-    if not problems.test and (blueprint.keep_best or "").startswith("eval/"):
+    problems = load(blueprint.data, blueprint.seed, blueprint.eval_data)
+    if not (problems.test or problems.evaluations) and (blueprint.keep_best or "").startswith("eval/"):
         raise UserError(
             f"keep_best={blueprint.keep_best}: {blueprint.data.name} has no test problems; add some (docs/data.md), or type"
             " keep_best=reward_total"

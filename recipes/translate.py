@@ -121,6 +121,10 @@ def show(choices: Choices, outcome: Outcome) -> None:
         console.print(sample.table(outcome.shown, choices.to))
     for split, counts in outcome.counts.items():
         console.print(f"{split}: {counts.line()}", soft_wrap=True, highlight=False, markup=False)
+        if choices.repair is not None and choices.data.source.path and counts.kept < counts.read / 2:
+            print(
+                f"more than half left out: do the rows of {choices.data.source.path} have the same order? data.source.id=COLUMN aligns them"
+            )
     if choices.repair is None:
         cost = f", {outcome.usd:.2f} USD" if choices.price.known else ""
         print(f"spent: {outcome.tokens:,} tokens{cost}")

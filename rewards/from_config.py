@@ -10,6 +10,7 @@ from rewards.base import Reward
 from rewards.length.base import LengthRule
 from rewards.reward_set import FunctionReward, RewardSet
 from rewards.truncated import Truncated
+from rl.data.config import DataConfig
 from rl.errors import UserError
 from rl.schema import TARGET, build, convert, locate, target_parameters, unknown_key
 
@@ -41,6 +42,16 @@ def reward_set_from(
     rule = convert(length, LengthRule, "length") if length else None
     cut = convert(truncated, Truncated, "truncated") if truncated else Truncated()
     return build(RewardSet, {**choices, "terms": terms, "length": rule, "truncated": cut}, "rewards")
+
+
+def rewards_on(rewards: RewardSet, own: DataConfig, data: DataConfig) -> RewardSet:
+    """The rewards of a run whose data set is `own`, for answers to the questions of `data`.
+
+    Where the rewards differ from what `own` says, the user typed how to read answers, and that holds for every set.
+    """
+    region = data.answer_region if rewards.answer_region == own.answer_region else rewards.answer_region
+    tolerance = data.tolerance if rewards.tolerance == own.tolerance else rewards.tolerance
+    return rewards.reading(region, tolerance)
 
 
 def reward_from(node: Mapping[str, Any], key: str) -> Any:

@@ -43,15 +43,16 @@ class FunctionReward:
 class RewardSet:
     """Grades the rollouts of a batch and sums their rewards: weight * (value - baseline) over the terms.
 
-    answer_format, answer_region: how the answer is found (see rewards.grading.Grader). terms: the rewards by name; each
-    is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`. truncated: what the
-    sum becomes for a completion that the budget cut.
+    answer_format, answer_region, tolerance: how the answer is found and compared (see rewards.grading.Grader). terms: the
+    rewards by name; each is logged as `reward_<name>`. length: what a completion's length adds to the sum, `reward_length`.
+    truncated: what the sum becomes for a completion that the budget cut.
     """
 
     name: str
     terms: dict[str, Reward]
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
+    tolerance: float = 0.0
     length: LengthRule | None = None
     truncated: Truncated = field(default_factory=Truncated)
     _grader: Grader = field(init=False, repr=False)
@@ -78,7 +79,17 @@ class RewardSet:
                     f"rewards.{name}: rewards the format {wanted}, but rewards.answer_format={self.answer_format};"
                     f" type rewards.answer_format={wanted}, or use the reward of that format"
                 )
-        self._grader = Grader(self.answer_format, self.answer_region)
+        if not 0 <= self.tolerance < 1:
+            raise UserError(
+                f"rewards.tolerance={self.tolerance}: expected a share of the gold number in [0, 1); e.g. rewards.tolerance=1e-5"
+            )
+        self._grader = Grader(self.answer_format, self.answer_region, tolerance=self.tolerance)
+
+    def reading(self, answer_region: AnswerRegion, tolerance: float) -> RewardSet:
+        """The same rewards for data whose answers are found and compared in another way; it shares the workers."""
+        other = replace(self, answer_region=answer_region, tolerance=tolerance)
+        other._grader, other._warned = self._grader.reading(answer_region, tolerance), self._warned
+        return other
 
     @property
     def needs_grading(self) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from environments.base import EnvironmentConfig
 from renderers.base import RendererConfig
-from rewards.from_config import with_reward_set
+from rewards.from_config import rewards_on, with_reward_set
 from rewards.reward_set import RewardSet
-from rl.budget import BudgetSchedule
+from rl.budget import BudgetSchedule, ThinkPrune
 from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, SamplingConfig
@@ -87,10 +87,18 @@ class EngineConfig:
 # Keys that may change on resume: length, what is saved and shown, and the device. None of them changes what a step
 # computes, apart from the rounding of another device or micro-batch size.
 RESUMABLE = frozenset((
-    "max_steps", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps", "samples_per_step",
-    "eval_every", "eval_problems", "eval_completions", "eval_temperature", "eval_max_tokens", "preflight", "report", "logger", "run_dir",
+    "max_steps", "max_sampled_tokens", "epochs", "save_every", "keep_last", "keep_best", "max_nonfinite_steps",
+    "samples_per_step", "eval_data", "eval_every", "eval_problems", "eval_completions", "eval_temperature", "eval_max_tokens",
+    "preflight", "report", "logger", "run_dir",
     "resume", "plan", "name", "device",
 ))  # fmt: skip
+
+
+# Positive integers, or null where that is allowed, with an example of each.
+POSITIVE = {
+    "max_tokens": 256, "batch_size": 16, "group_size": 8, "max_steps": 40, "max_sampled_tokens": 200_000, "epochs": 1,
+    "eval_problems": 64, "eval_completions": 1, "keep_last": 2, "max_nonfinite_steps": 3,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +132,12 @@ class Blueprint:
     learning_rate: float
     temperature: float
     max_steps: int | None
+    max_sampled_tokens: int | None
     epochs: int
     refill: int
     curriculum: Literal["none", "difficulty", "pass_rate"]
     pass_rates: str | None
+    eval_data: dict[str, DataConfig]
     eval_every: int
     eval_problems: int
     eval_completions: int
@@ -146,26 +156,22 @@ class Blueprint:
     plan: bool
 
     def __post_init__(self) -> None:
-        require(1 <= self.max_tokens <= 10**7, "max_tokens", self.max_tokens, "a positive integer", 256)
-        require(self.batch_size >= 1, "batch_size", self.batch_size, "a positive integer", 16)
-        require(self.group_size >= 1, "group_size", self.group_size, "a positive integer", 8)
+        for name, example in POSITIVE.items():
+            value = getattr(self, name)
+            require(value is None or value >= 1, name, value, "a positive integer", example)
+        require(self.max_tokens <= 10**7, "max_tokens", self.max_tokens, "at most 10,000,000", 256)
         require(
             0 <= self.learning_rate < 1, "learning_rate", self.learning_rate, "a number in [0, 1)", "1e-4"
         )
         require(1e-6 <= self.temperature <= 1e6, "temperature", self.temperature, "a positive number", 1.0)
-        require(
-            self.max_steps is None or self.max_steps >= 1,
-            "max_steps",
-            self.max_steps,
-            "a positive integer",
-            40,
-        )
-        require(self.epochs >= 1, "epochs", self.epochs, "a positive integer", 1)
+        limit = self.max_sampled_tokens
+        needs = self.optimizer.needs_steps or "budget=thinkprune" * isinstance(self.budget, ThinkPrune)
+        if limit is not None and needs:
+            raise UserError(
+                f"max_sampled_tokens={limit}: the number of steps is not known, and {needs} needs it; type max_steps instead,"
+                " or a constant learning rate and budget (optimizer.schedule=constant optimizer.warmup=0 budget=constant)"
+            )
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
-        require(self.eval_problems >= 1, "eval_problems", self.eval_problems, "a positive integer", 64)
-        require(
-            self.eval_completions >= 1, "eval_completions", self.eval_completions, "a positive integer", 1
-        )
         require(
             self.eval_temperature == 0 or 1e-6 <= self.eval_temperature <= 1e6,
             "eval_temperature",
@@ -186,14 +192,6 @@ class Blueprint:
             "0 (only at the end) or a number of steps",
             20,
         )
-        require(self.keep_last >= 1, "keep_last", self.keep_last, "a positive integer", 2)
-        require(
-            self.max_nonfinite_steps >= 1,
-            "max_nonfinite_steps",
-            self.max_nonfinite_steps,
-            "a positive integer",
-            3,
-        )
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         self._check_combinations()
@@ -205,7 +203,13 @@ class Blueprint:
                 "group_size=1: this loss compares completions of the same problem, so it needs a group_size of 2 or more;"
                 " use group_size=8, or loss=flashreinforce for one completion a problem"
             )
-        self.data.instruction = self.rewards.instruction
+        if self.data.train_split is None and not self.data.generator:
+            raise UserError(
+                f"data={self.data.name}: has no train rows; it is for evaluation: type eval_data=[{self.data.name}] beside"
+                " the data to train on, or data.train_split=NAME"
+            )
+        for data in (self.data, *self.eval_data.values()):
+            data.instruction = self.rewards.instruction
         length = self.rewards.length
         if length is not None and length.needs_groups and self.group_size == 1:
             raise UserError(
@@ -259,6 +263,10 @@ class Blueprint:
                     f"sampling.{truncated}: cutting tokens from the distribution makes importance weights wrong; leave it"
                     " off while training, or type sampling.allow_truncated_support=true"
                 )
+
+    def on(self, data: DataConfig) -> Blueprint:
+        """This blueprint with rewards that read answers as `data`, a set of `eval_data`, says."""
+        return replace(self, rewards=rewards_on(self.rewards, self.data, data))
 
     @property
     def eval_budgets(self) -> list[int]:

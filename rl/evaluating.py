@@ -28,7 +28,16 @@ def evaluate_at(run: Run, step: int) -> dict[str, float]:
 
 
 def evaluate(run: Run, step: int) -> dict[str, float]:
-    """Evaluates on the first `eval_problems` test problems, with the same problems and random numbers each time.
+    """`eval/*` metrics of the policy before `step`; with `eval_data`, `eval/NAME/*` of each set."""
+    return {
+        f"eval/{name}/{metric}" if name else f"eval/{metric}": value
+        for name, each in run.evaluations().items()
+        for metric, value in evaluate_set(each, step).items()
+    }
+
+
+def evaluate_set(run: Run, step: int) -> dict[str, float]:
+    """Metrics on the first `eval_problems` test problems, with the same problems and random numbers each time.
 
     Completions are sampled once, at the widest budget; each smaller budget cuts them. Also appends the results, with
     intervals, to evaluations.jsonl.
@@ -56,7 +65,7 @@ def evaluate(run: Run, step: int) -> dict[str, float]:
     metrics |= _values("target", targets)
     if not blueprint.environment.single_turn:
         metrics |= environment_metrics(own)
-    return {f"eval/{name}": value for name, value in metrics.items()}
+    return metrics
 
 
 def sample(run: Run, problems: Sequence[Problem], max_tokens: int) -> list[Rollout]:
@@ -118,6 +127,7 @@ def record(
     """Appends an evaluation to evaluations.jsonl and some of its rollouts to samples.jsonl."""
     blueprint = run.blueprint
     row: dict[str, Any] = {
+        "data": run.problems.config.name,
         "budget": blueprint.max_tokens,
         "problems": len({rollout.group for rollout in rollouts}),
         "completions": blueprint.eval_completions,

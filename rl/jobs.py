@@ -36,6 +36,6 @@ class JobRecord:
 def carry_out(run: Run, job: Job) -> None:
     """Runs the job to its end and leaves its weights in `final/`. A signal ends it between two lines of its output."""
     with signals.safe_points(), progress.task("training", run.total_steps, "steps") as shown:
-        shown.done = run.done
+        shown.done = shown.resumed = run.done
         job.carry_out(JobRecord(run, shown))
     export_final(run)

@@ -18,6 +18,7 @@ absent when no reward grades answers.
 | `sampled_discarded` | completion tokens of the step that `refill` threw away; all other metrics are of the groups that were kept |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
+| `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
@@ -45,13 +46,15 @@ absent when no reward grades answers.
 | `eval/target/<t>/accuracy`, `tokens`, `deviation` | with `length.eval_targets`: every prompt states t; mean of abs(t - tokens) |
 | `tokens_per_second` | completion tokens per second of sampling |
 | `time/*` | seconds of each stage |
+
+An evaluation on test problems logs the first two groups as `eval/*`, or with `eval_data` as `eval/math_500/*` and so on.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import get_args
 
@@ -129,6 +132,16 @@ def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, floa
         "by_group/frac_mixed": counts[frozenset({True, False})] / len(outcomes),
         "by_group/frac_all_bad": counts[frozenset({False})] / len(outcomes),
     }
+
+
+def evaluated_sets(names: Iterable[str]) -> dict[str, str]:
+    """The evaluation sets in the names of logged metrics, each with the prefix of its metrics.
+
+    {"": "eval/"} without `eval_data`, else {"math_500": "eval/math_500/", ...}.
+    """
+    whole = (name for name in names if name.startswith("eval/") and name.endswith("/reward_total"))
+    prefixes = [name.removesuffix("reward_total") for name in whole]
+    return {prefix.removeprefix("eval/").rstrip("/"): prefix for prefix in prefixes}
 
 
 def update_metrics(stats: UpdateStats, learning_rate: float) -> dict[str, float]:

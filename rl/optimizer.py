@@ -66,6 +66,13 @@ class OptimizerConfig:
 
         return AdamW(parameters, fused=True, **options)  # type: ignore[arg-type]
 
+    @property
+    def needs_steps(self) -> str:
+        """The choice that divides the run by its number of steps, as typed; "" for a constant learning rate."""
+        if self.schedule != "constant":
+            return f"optimizer.schedule={self.schedule}"
+        return f"optimizer.warmup={self.warmup}" if self.warmup else ""
+
     def rate(self, peak: float, step: int, total_steps: int) -> float:
         """The learning rate of `step` (1-based) of `total_steps`; `peak` is reached when the warm-up ends."""
         warmup_steps = round(self.warmup * total_steps)

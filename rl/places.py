@@ -38,7 +38,9 @@ def with_absolute_places(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     Paths to files that ship with the project (assets/tiny) stay relative to the project.
     """
-    return with_places(tree, {key: _absolute(place_in(tree, key)) for key in PLACES})
+    sets = tree.get("eval_data") or {}
+    own = [f"eval_data.{name}.{key}" for name in sets for key in ("path", "test_path")]
+    return with_places(tree, {key: _absolute(place_in(tree, key)) for key in (*PLACES, *own)})
 
 
 def _absolute(place: str | None) -> str | None:

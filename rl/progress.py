@@ -29,9 +29,10 @@ class Task:
     """Work that may take long. Tasks that are opened inside it are its parts.
 
     doing: what the user reads, e.g. "sampling". total: how many `unit` there are, 0 if unknown; without a unit a
-    percentage is shown. done: how many are finished. count: counts them when they are shown, in place of `done`; it is
-    called from another thread. share: of the work, 0 to 1, where done / total is too coarse. tokens: drawn so far.
-    own_bar: on a terminal, a library shows a bar of its own. parts: seconds of each finished part.
+    percentage is shown. done: how many are finished. resumed: how many of them were before the task was opened. count:
+    counts them when they are shown, in place of `done`; it is called from another thread. share: of the work, 0 to 1,
+    where done / total is too coarse. tokens: drawn so far. own_bar: on a terminal, a library shows a bar of its own.
+    parts: seconds of each finished part.
     """
 
     doing: str
@@ -40,6 +41,7 @@ class Task:
     count: Callable[[], int] | None = None
     own_bar: bool = False
     done: int = 0
+    resumed: int = 0
     share: float | None = None
     tokens: int = 0
     parts: dict[str, float] = field(default_factory=dict)
@@ -65,9 +67,10 @@ class Task:
     def left(self) -> float | None:
         """Seconds until it ends, if it goes on at its own speed; None if unknown."""
         portion, seconds = self.portion, self.seconds
-        if not portion or portion < FIRST_SHARE or seconds < FIRST_SECONDS:
+        gained = (portion or 0.0) - (self.resumed / self.total if self.total else 0.0)
+        if portion is None or gained < FIRST_SHARE or seconds < FIRST_SECONDS:
             return None
-        return seconds * (1 / portion - 1)
+        return seconds * (1 - portion) / gained
 
     @property
     def counts(self) -> str:

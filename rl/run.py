@@ -29,7 +29,7 @@ from rl.models.loading import open_renderer
 from rl.rollouts import Problem
 from rl.saving import RENDERER
 from rl.signals import Interrupted
-from rl.step import Run
+from rl.step import Run, SampledTokens
 from rl.storage import checkpoint
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory, State
@@ -61,8 +61,9 @@ def open_run(
         task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
         problems.keep_short_prompts(task.prompt)
         record_data(directory, problems)
-        for line in problems.report.lines():
-            log.info("%s", line)
+        for each in (problems, *problems.evaluations.values()):
+            for line in each.report.lines():
+                log.info("%s", line)
         engine = blueprint.engine.open(blueprint, tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
@@ -74,7 +75,8 @@ def open_run(
         )
         start.accepted = True
         directory.write_asked(config, overrides)
-        for last in read_jsonl(directory.path / "metrics.jsonl")[-1:]:
+        logged = read_jsonl(directory.path / "metrics.jsonl")
+        for last in logged[-1:]:
             engine.sampler.recall(last)
         total_steps = blueprint.total_steps(
             problems.steps_per_epoch(blueprint.batch_size, blueprint.engine.trains_remainder)
@@ -91,10 +93,12 @@ def open_run(
             order_by_pass_rate(problems, blueprint, rates, total_steps, engine.sampler.max_lag or 0)
         logged = read_jsonl(directory.path / "metrics.jsonl", done)
         budget = budget_after(blueprint.budget, blueprint.max_tokens, logged, total_steps)
+        before = logged[-1].get("sampled_tokens", 0) if logged else 0
+        sampled = SampledTokens(int(before), blueprint.max_sampled_tokens)
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
         with _closing(loggers):
             yield Run(
-                blueprint, problems, task, engine, loggers, directory, watchdog, budget, total_steps, done,
+                blueprint, problems, task, engine, loggers, directory, watchdog, budget, sampled, total_steps, done,
                 pass_rates=rates,
             )  # fmt: skip
 
@@ -162,22 +166,24 @@ def _ranges(steps: list[int]) -> str:
 
 def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
     """Writes data.json. Raises UserError when a run that has checkpoints would continue on different problems."""
-    now = {
-        split: {"kept": len(found), "sha256": _fingerprint(found)}
-        for split, found in {"train": problems.train, "test": problems.test}.items()
-    }
+    splits = {"train": problems.train, "test": problems.test}
+    splits |= {f"eval_data.{name}": each.test for name, each in problems.evaluations.items()}
+    now = {split: {"kept": len(found), "sha256": _fingerprint(found)} for split, found in splits.items()}
     before = directory.read_json("data.json")
     for split, facts in now.items():
         if before.get(split) not in (None, facts) and any(directory.checkpoints.glob("step-*")):
             raise UserError(
                 f"run_dir={directory.path}: {_named(problems.config, split)} is not what this run was started with (its"
-                f" {split} problems differ; now {facts['kept']:,}); put the old data back, or give another run_dir"
+                f" {'train' if split == 'train' else 'test'} problems differ; now {facts['kept']:,}); put the old data back,"
+                " or give another run_dir"
             )
     directory.write_json("data.json", {**problems.report.to_json(), **now})
 
 
 def _named(config: DataConfig, split: str) -> str:
     """The override that names a split's data set."""
+    if split.startswith("eval_data."):
+        return split
     if split == "test" and config.test_path:
         return f"data.test_path={config.test_path}"
     return f"data.path={config.path}" if config.path else f"data={config.name}"

@@ -18,6 +18,7 @@ def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> li
     return [
         {
             "split": split,
+            "data": r.problem.source,
             "id": r.problem.id,
             "language": r.problem.language,
             "question": r.problem.question,

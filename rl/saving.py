@@ -18,7 +18,7 @@ RENDERER = "renderer.txt"  # fingerprint of the chat format the weights were tra
 def save_at(run: Run, step: int) -> None:
     """Updates status.json; saves a checkpoint every `save_every` steps and after the last."""
     every = run.blueprint.save_every
-    if step == run.total_steps or (every and step % every == 0):
+    if run.ends_with(step) or (every and step % every == 0):
         save(run, step)
     run.directory.write_status("running", step)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
@@ -35,12 +35,24 @@ class PendingBatch:
     version: int
 
 
+@dataclass
+class SampledTokens:
+    """Completion tokens that the training steps have sampled, and the number that ends the run (None: only steps do)."""
+
+    total: int
+    limit: int | None
+
+    @property
+    def spent(self) -> bool:
+        return self.limit is not None and self.total >= self.limit
+
+
 @dataclass(frozen=True)
 class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
-    pending: batches requested ahead of their step, by step. pass_rates: measured so far, with curriculum=pass_rate.
-    pace: how long the steps take.
+    total_steps: where it ends, unless `sampled` reaches its limit earlier. pending: batches requested ahead of their step,
+    by step. pass_rates: measured so far, with curriculum=pass_rate. pace: how long the steps take.
     """
 
     blueprint: Blueprint
@@ -51,6 +63,7 @@ class Run:
     directory: RunDirectory
     watchdog: Watchdog
     budget: Budget
+    sampled: SampledTokens
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
@@ -60,6 +73,22 @@ class Run:
     @property
     def renderer(self) -> Renderer:
         return self.task.renderer
+
+    def ends_with(self, step: int) -> bool:
+        """Whether `step`, which was just trained, is the last one."""
+        return step >= self.total_steps or self.sampled.spent
+
+    def evaluations(self) -> dict[str, Run]:
+        """This run on each set of `eval_data`, by name; without them on its own test split, named ""."""
+        return {
+            name: replace(
+                self,
+                problems=problems,
+                blueprint=self.blueprint.on(problems.config),
+                task=replace(self.task, messages=problems.messages),
+            )
+            for name, problems in self.problems.evaluations.items()
+        } or {"": self}
 
 
 @dataclass(frozen=True)

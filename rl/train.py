@@ -15,7 +15,7 @@ from rl.errors import Stopped, UserError
 from rl.jobs import carry_out
 from rl.losses.base import PolicyLoss, weigh
 from rl.losses.correction import corrected, correction_metrics
-from rl.metrics import environment_metrics, lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import environment_metrics, evaluated_sets, lag_metrics, rollout_metrics, update_metrics
 from rl.preflight.check import before_training
 from rl.refilling import refill
 from rl.rollouts import Rollout, TrainingRow
@@ -43,7 +43,9 @@ def train(run: Run) -> None:
                 with closing(RunSteps(run)) as steps:
                     learner.drive(steps)
             else:
-                for step in range(run.done + 1, run.total_steps + 1):
+                step = run.done
+                while not run.ends_with(step):
+                    step += 1
                     take_step(run, learner, step)
             finish(run)
     except (signals.Interrupted, Stopped):
@@ -144,7 +146,10 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     thrown_away = sum(r.length for r in batch.discarded)
     if run.blueprint.refill:
         metrics["sampled_discarded"] = thrown_away
-    metrics |= batch.timer.metrics(sum(r.length for r in rollouts) + thrown_away) | batch.evaluation
+    tokens = sum(r.length for r in rollouts) + thrown_away
+    run.sampled.total += tokens
+    metrics["sampled_tokens"] = run.sampled.total
+    metrics |= batch.timer.metrics(tokens) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     if run.pass_rates:
@@ -179,7 +184,8 @@ def finish(run: Run) -> None:
     if not run.blueprint.eval_every:
         return
     try:
-        if evaluation := evaluating.evaluate(run, run.total_steps + 1):
-            log.info("test problems: reward_total %.3f", evaluation["eval/reward_total"])
+        evaluation = evaluating.evaluate(run, run.directory.step + 1)
+        for name, prefix in evaluated_sets(evaluation).items():
+            log.info("%s: reward_total %.3f", name or "test problems", evaluation[f"{prefix}reward_total"])
     except Stopped as reason:  # the training itself is complete
         log.warning("final evaluation skipped: %s", reason)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any
 
 from environments.base import Environment
@@ -83,15 +84,16 @@ def sample_trajectories(
     def ended() -> int:
         return sum(trajectory.ended is not None or trajectory.failed for trajectory in trajectories)
 
+    stop = Event()
     most = MOST_REQUESTS if sampler.concurrent else MOST_THREADS
     sampler.publish()  # before several threads would do so at once
     try:
         counted = progress.task("collecting", len(trajectories), "trajectories", ended)
-        with counted, threads(most) as each, sampler.conversations():
+        with counted, threads(most, stop) as each, sampler.conversations():
             if sampler.concurrent:
-                each(lambda one: Walk(sampler, task, params, n, directly).run([one]), trajectories)
+                each(lambda one: Walk(sampler, task, params, n, directly, stop).run([one]), trajectories)
             else:
-                Walk(sampler, task, params, n, each).run(trajectories)
+                Walk(sampler, task, params, n, each, stop).run(trajectories)
     finally:
         for trajectory in trajectories:
             trajectory.environment.close()
@@ -112,8 +114,8 @@ def directly(function: Callable[[Trajectory], Any], trajectories: Sequence[Traje
 
 
 @contextmanager
-def threads(most: int) -> Iterator[Each]:
-    """An `Each` in threads. After a signal or an exception, calls that have not begun are dropped."""
+def threads(most: int, stop: Event) -> Iterator[Each]:
+    """An `Each` in threads. After a signal or an exception `stop` is set, and calls that have not begun are dropped."""
     pool = ThreadPoolExecutor(most, "environment")
 
     def each(function: Callable[[Trajectory], Any], trajectories: Sequence[Trajectory]) -> list[Any]:
@@ -128,31 +130,38 @@ def threads(most: int) -> Iterator[Each]:
 
     try:
         yield each
+    except BaseException:
+        stop.set()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Takes trajectories from their first turn to their end. each: runs a function for several trajectories."""
+    """Takes trajectories from their first turn to their end.
+
+    each: runs a function for several trajectories. stop: set when another of the batch failed, so that none goes on.
+    """
 
     sampler: Sampler
     task: Task
     params: SamplingParams
     n: int
     each: Each
+    stop: Event
 
     def run(self, trajectories: Sequence[Trajectory]) -> None:
         self.each(self.start, trajectories)
         live = [one for one in trajectories if one.ended is None]
         number = 1
-        while live:
+        while live and not self.stop.is_set():
             self.sample(live, number)
             stepping = [one for one in live if one.ended is None and not one.failed]
             self.each(self.step, stepping)
             live = [one for one in stepping if one.ended is None]
             number += 1
-        self.each(self.finish, [one for one in trajectories if one.ended != "error" and not one.failed])
+        self.each(self.finish, [one for one in trajectories if one.ended not in (None, "error")])
 
     def start(self, one: Trajectory) -> None:
         """Renders the question, with what the environment adds to it."""

@@ -24,12 +24,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from recipes.cli import eval_data
 from recipes.cli.compose import CONF
 from recipes.cli.overrides import first_value, grid_size, parse_override, values_of, with_quotes
 from recipes.cli.sweep import installable, jobs_at_once, missing_plugin
 from rl.engines.launch import require_one_process
 from rl.errors import UserError, nearest
-from rl.schema import known_keys, takes_any
+from rl.schema import known_keys, takes_any, target_parameters
 
 DEFAULT_MODEL = "tiny"  # in every recipe that has a model
 
@@ -48,6 +49,9 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     overrides = [parse_override(text) for text in args.overrides]
     keys = {override.key_or_group for override in overrides}
     with _hydra(name, args.config_dir) as loader:
+        if eval_data.KEY in target_parameters(schema):
+            args.overrides = [each for o in overrides for each in _with_eval_data(o, loader)]
+            overrides = [parse_override(text) for text in args.overrides]
         groups = {text: _group(o, loader) for text, o in zip(args.overrides, overrides, strict=True)}
         chosen = [override for override in overrides if groups[str(override.input_line)]]
         config = _compose(args.config_name or name, [first_value(o) for o in chosen])
@@ -82,7 +86,8 @@ def checked_arguments(name: str, schema: type, arguments: list[str]) -> tuple[li
     if not multirun or args.cfg is not None:
         return checked, None
     # The name of a job's folder shows only what the sweep varies.
-    shared = [o.key_or_group for o in overrides if not o.is_sweep_override() and not o.is_hydra_override()]
+    varied = {o.key_or_group for o in overrides if o.is_sweep_override()}
+    shared = [o.key_or_group for o in overrides if o.key_or_group not in varied and not o.is_hydra_override()]
     checked.append(f"hydra.job.config.override_dirname.exclude_keys=[{','.join(shared)}]")
     if config.hydra.runtime.choices["hydra/launcher"] == "joblib" and "hydra.launcher.n_jobs" not in keys:
         checked.append(f"hydra.launcher.n_jobs={jobs_at_once(grid_size(config.hydra.sweeper, overrides))}")
@@ -104,6 +109,12 @@ def _hydra(name: str, config_dir: str | None) -> Iterator[ConfigLoader]:
         yield Hydra.create_main_hydra2(name, search_path).config_loader
     finally:
         GlobalHydra.instance().clear()
+
+
+def _with_eval_data(override: Override, loader: ConfigLoader) -> list[str]:
+    if override.key_or_group != eval_data.KEY or override.is_delete():
+        return [str(override.input_line)]
+    return eval_data.overrides_of(override, loader.get_group_options("data"))
 
 
 def _needs_custom_model(name: str, overrides: list[Override], keys: set[str], config: DictConfig) -> bool:

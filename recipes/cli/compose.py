@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from recipes.cli.eval_data import as_typed
 from rl.errors import UserError
 from rl.storage.run_directory import folder_name
 
@@ -45,10 +46,12 @@ def composed(config: DictConfig) -> Composed:
         for group in NAMED_GROUPS:
             if group in choices and isinstance(config[group], DictConfig):
                 config[group].setdefault("name", choices[group])
+        for name, data in (config.get("eval_data") or {}).items():
+            data.name = name
     return Composed(
         tree=resolved(config),
         raw=config,
-        overrides=list(job.overrides.task),
+        overrides=as_typed(job.overrides.task),
         choices=choices,
         job_dir=Path(job.runtime.output_dir) if multirun else None,
     )

@@ -22,7 +22,8 @@ from recipes.cli.compose import CONF, Composed
 from recipes.cli.overrides import parse_override
 from renderers.base import Renderer
 from rl.blueprint import Blueprint
-from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
+from rl.data.counting import count_test_rows, load_for_plan
+from rl.data.problems import Peek, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
 from rl.task import Task
@@ -33,6 +34,7 @@ GLOBAL_GROUPS = (
     "sweep",
     "experiment",
     "engine",
+    "method",
     "loss",
 )  # groups that may set root keys, strongest first
 
@@ -146,6 +148,11 @@ def count_problems(
     return len(problems.train), "", len(problems.test)
 
 
+def evaluated(name: str, rows: int | None) -> str:
+    """A set of `eval_data` with its number of rows, where known."""
+    return f"{name} (not known before the download)" if rows is None else f"{name} ({rows:,} problems)"
+
+
 def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
@@ -155,11 +162,14 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     rest = problems - 1 if blueprint.engine.trains_remainder else 0
     steps = blueprint.total_steps(((train or 0) + rest) // problems)
     rollouts = problems * blueprint.group_size
-    ceiling = token_ceiling(blueprint, steps, problems, test)
+    at_most_steps = "at most " if blueprint.max_sampled_tokens else at_most * (blueprint.max_steps is None)
+    sets = {name: count_test_rows(data) for name, data in blueprint.eval_data.items()}
+    ceiling = token_ceiling(blueprint, steps, problems, list(sets.values()) or [test])
     lines = {
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
+        **({"evaluation sets": ", ".join(map(evaluated, sets, sets.values()))} if sets else {}),
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
-        "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"
+        "optimiser steps": f"{at_most_steps}{steps * blueprint.loss.updates_per_batch:,}"
         if known
         else "epochs x problems / batch_size",
         **(

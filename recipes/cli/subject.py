@@ -57,7 +57,10 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in (*NODES, "environment", "length", "truncated"):
+    if "data" in typed and "eval_data" not in typed:
+        run = {**run, "eval_data": {}}  # typed data replaces all that the run was evaluated on
+    sets = ("eval_data",) if "eval_data" in config else ()
+    for node in (*NODES, "environment", "length", "truncated", *sets):
         if node in run and node not in typed:  # runs of older versions lack some of them
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]

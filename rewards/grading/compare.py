@@ -75,6 +75,17 @@ def equal(gold: str, answer: str, leaf: Leaf) -> bool:
     return gold != "" and _equal(gold, tidy(answer), leaf)  # no answer equals an empty gold
 
 
+def close(gold: str, answer: str, tolerance: float) -> bool:
+    """Whether both state one number, and the answer's is within the share `tolerance` of the gold's."""
+    gold, answer = tidy(gold), tidy(answer)
+    if read_span(gold) is not None or read_span(answer) is not None:
+        return False
+    wanted, given = read_quantity(gold, letters=False), read_quantity(answer)
+    if wanted is None or given is None or wanted.share != given.share:
+        return False
+    return abs(given.value - wanted.value) <= abs(wanted.value) * Fraction(tolerance)
+
+
 def _equal(gold: str, answer: str, leaf: Leaf) -> bool:
     if _key(gold) == _key(answer):
         return True

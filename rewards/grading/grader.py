@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from rewards.grading.compare import Unparsable, equal, equation_sides
+from rewards.grading.compare import Unparsable, close, equal, equation_sides
 from rewards.grading.exact import TooCostly
 from rewards.grading.extract import (
     Extraction,
@@ -75,16 +75,24 @@ class Grader:
 
     answer_format: ``boxed`` takes the last ``\\boxed{}``, ``think_answer`` the one ``<answer>`` block.
     answer_region: where a box counts: ``after_thinking``, or ``anywhere`` in the completion.
+    tolerance: how far a number may be from the gold number, as a share of it; 0: exact.
     workers: processes for answers that are not plain numbers; they start at the first such answer, or in `start`.
     """
 
     answer_format: AnswerFormat = "boxed"
     answer_region: AnswerRegion = "after_thinking"
     workers: int = 2
+    tolerance: float = 0.0
     _pool: Pool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._pool = Pool(self.workers)
+
+    def reading(self, answer_region: AnswerRegion, tolerance: float) -> Grader:
+        """A grader with other settings that shares the workers of this one."""
+        other = replace(self, answer_region=answer_region, tolerance=tolerance)
+        other._pool = self._pool
+        return other
 
     def __enter__(self) -> Grader:
         return self
@@ -127,12 +135,14 @@ class Grader:
         """Starts the comparisons of the next `grade` call that need a worker; returns at once."""
         found = ((sample.gold, self._extract(sample.parsed).answer) for sample in samples)
         pairs = [(gold, answer) for gold, answer in found if answer is not None]
-        self._pool.expect([(gold, answer) for gold, answer in pairs if compare_here(gold, answer) is None])
+        self._pool.expect(
+            [(gold, answer) for gold, answer in pairs if compare_here(gold, answer, self.tolerance) is None]
+        )
 
     def compare(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[Reason, float]]:
         """(reason, seconds) for each (gold, answer), in this process if exact arithmetic decides, else in a worker."""
         here = [
-            compare_here(gold, answer)
+            compare_here(gold, answer, self.tolerance)
             for gold, answer in progress.counted(pairs, "comparing numbers", len(pairs), "answers")
         ]
         deferred = [pair for pair, outcome in zip(pairs, here, strict=True) if outcome is None]
@@ -168,12 +178,13 @@ def _graded(sample: Sample, extraction: Extraction, reason: Reason, seconds: flo
     return Verdict(reason == "correct", extraction.format, extraction.answer, sample.gold, reason, seconds)
 
 
-def compare_here(gold: str, answer: str) -> tuple[Reason, float] | None:
+def compare_here(gold: str, answer: str, tolerance: float = 0.0) -> tuple[Reason, float] | None:
     """(reason, seconds) if numbers or the answer's form decide the comparison; None if it needs a worker."""
     start = time.perf_counter()
     reason: Reason
     try:
-        reason = "correct" if equal(gold, answer, _defer) else "wrong"
+        same = equal(gold, answer, _defer) or (tolerance > 0 and close(gold, answer, tolerance))
+        reason = "correct" if same else "wrong"
     except _Deferred:
         return None
     except Unparsable:

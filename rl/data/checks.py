@@ -87,7 +87,7 @@ class LoadReport:
             for reason, examples in report.examples.items():
                 lines.extend(f"  {_words(reason)}: {example}" for example in examples)
         if self.leaks:
-            lines.append(f"  {len(self.leaks):,} train rows are in the test split too (data.allow_leak=true)")
+            lines.append(f"  {len(self.leaks):,} train rows are in a test split too (data.allow_leak=true)")
         return lines
 
     def to_json(self) -> dict[str, Any]:

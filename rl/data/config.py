@@ -42,8 +42,8 @@ class DataConfig:
 
     Rows come from `generator` (a function `(split, count, seed, language) -> list[Problem]`), else from
     `path` (JSONL, Parquet, a folder of `<split>.jsonl` or `<split>-*.parquet`, a saved `datasets` folder),
-    else from the Hub's `id`. `fraction` reads the first part of the train rows, `limit` keeps the first usable
-    ones; the test split stays whole. `columns` are read into each problem's `extra`. Each key is explained in conf/data/shared/base.yaml.
+    else from the Hub's `id`. A set for evaluation has no `train_split`. `fraction` reads the first part of the train
+    rows, `limit` keeps the first usable ones; the test split stays whole. `columns` are read into each problem's `extra`. Each key is explained in conf/data/shared/base.yaml.
     `instruction` is no choice of the data: a length rule states each problem's target length with it.
     """
 
@@ -53,7 +53,7 @@ class DataConfig:
     revision: str | None = None
     path: str | None = None
     test_path: str | None = None
-    train_split: str = "train"
+    train_split: str | None = "train"
     test_split: str | None = "test"
     generator: str | None = None
     train_size: int | None = None
@@ -68,6 +68,7 @@ class DataConfig:
     language: Literal["en", "ja", "both"] = "both"
     suffix: dict[str, str] | None = None
     answer_region: Literal["after_thinking", "anywhere"] = "after_thinking"
+    tolerance: float = 0.0
     system_prompt: str | None = None
     few_shot: list[FewShot] = field(default_factory=list)
     fraction: float = 1.0
@@ -81,6 +82,14 @@ class DataConfig:
         if not 0 < self.fraction <= 1:
             raise UserError(
                 f"data.fraction={self.fraction}: expected a share in (0, 1], e.g. data.fraction=0.05"
+            )
+        if not 0 <= self.tolerance < 1:
+            raise UserError(
+                f"data.tolerance={self.tolerance}: expected a share of the gold number in [0, 1); e.g. data.tolerance=1e-5"
+            )
+        if self.train_split is None and self.test_split is None:
+            raise UserError(
+                "data.train_split, data.test_split: both are null; name one, e.g. data.test_split=test"
             )
         for key in ("train_size", "rows", "limit", "max_prompt_tokens"):
             value = getattr(self, key)
@@ -97,6 +106,11 @@ class DataConfig:
                 raise UserError(
                     f"data.suffix.{language}: expected a language, data.suffix.en or data.suffix.ja"
                 )
+
+    @property
+    def first_split(self) -> str:
+        """The train split; of a set for evaluation, its test split."""
+        return str(self.train_split or self.test_split)
 
     def planned_rows(self, rows: int) -> int:
         """How many of `rows` train rows are read: the first `fraction` of them, rounded, at least one."""

@@ -10,9 +10,9 @@ import functools
 import itertools
 import logging
 from array import array
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -27,8 +27,6 @@ from rl.rollouts import Message, Problem
 from rl.schema import locate
 
 log = logging.getLogger("tanka")
-
-COUNTED_ROWS = 20_000  # train rows that a plan reads
 
 __all__ = ["DataConfig", "Peek", "ProblemSet", "Problems", "load", "peek"]
 
@@ -57,13 +55,17 @@ class Problems(Sequence[Problem]):
 
 @dataclass
 class ProblemSet:
-    """A loaded data set: train and test problems, how they are asked, and their order."""
+    """A loaded data set: train and test problems, how they are asked, and their order.
+
+    evaluations: the sets of `eval_data` by name, without train problems.
+    """
 
     config: DataConfig
     train: Problems
     test: Sequence[Problem]
     report: LoadReport
     curriculum: Curriculum | None = None
+    evaluations: dict[str, ProblemSet] = field(default_factory=dict)
 
     def messages(self, problem: Problem) -> list[Message]:
         """The conversation that asks for an answer; see `DataConfig.messages`."""
@@ -145,26 +147,25 @@ class Peek(NamedTuple):
     note: str
 
 
-def load(config: DataConfig, seed: int) -> ProblemSet:
-    """Reads and checks the data set; `seed` is for generated problems only.
+def load(config: DataConfig, seed: int, eval_data: Mapping[str, DataConfig] | None = None) -> ProblemSet:
+    """Reads and checks the data set, and the test splits of `eval_data`; `seed` is for generated problems only.
 
-    Raises UserError for a missing or broken file, when no train row is usable, and when train rows are also in the
-    test split (same question, original question or original number), unless `allow_leak`.
+    Raises UserError for a missing or broken file, when no train row is usable, and when train rows are also in a test
+    split (same question, original question or original number), unless `allow_leak`.
     """
-    if config.generator:
-        return _generated_set(config, seed)
-    report = LoadReport(config.name, {"train": SplitReport()})
-    test: Sequence[Problem] = []
     tested: dict[Hashable, str] = {}
-    if test_rows := open_test(config):
-        reader, numbers = RowReader(config, "test", test_rows), array("q")
-        report.splits["test"] = SplitReport()
-        with checking(test_rows.label, len(test_rows), report.splits["test"]):
-            for number, identities in reader.scan(report.splits["test"], len(test_rows), limit=None):
-                numbers.append(number)
-                tested.update(dict.fromkeys(identities, reader.problem_id(number)))
-        test = Problems(reader, numbers)
-
+    evaluations = {}
+    for name, each in (eval_data or {}).items():
+        found: dict[Hashable, str] = {}
+        evaluations[name] = load_test(each, seed, found)
+        # Only the questions: numbers of original rows mean nothing in another data set.
+        tested |= {key: f"{name} {twin}" for key, twin in found.items() if isinstance(key, int)}
+    if config.generator:
+        return replace(_generated_set(config, seed), evaluations=evaluations)
+    report = LoadReport(config.name, {"train": SplitReport()})
+    if config.train_split is None:
+        return load_test(config, seed, tested)
+    test = _read_test(config, report, tested)
     rows = open_rows(config, config.train_split)
     source = SourceRows(config, config.source.path) if config.source.path else None
     reader, numbers = RowReader(config, "train", rows, source), array("q")
@@ -175,7 +176,39 @@ def load(config: DataConfig, seed: int) -> ProblemSet:
             if twin := next((tested[identity] for identity in identities if identity in tested), None):
                 report.leaks[reader.problem_id(number)] = twin
     _require_usable(config, report, rows.label)
-    return ProblemSet(config, Problems(reader, numbers), test, report)
+    return ProblemSet(config, Problems(reader, numbers), test, report, evaluations=evaluations)
+
+
+def load_test(config: DataConfig, seed: int, tested: dict[Hashable, str] | None = None) -> ProblemSet:
+    """The test problems of a data set, without its train problems.
+
+    tested: gets an entry for each key by which a train row counts as one of them; see `RowReader.scan`.
+    Raises UserError for a missing or broken file, and when there is no test problem.
+    """
+    report = LoadReport(config.name)
+    if config.generator:
+        test: Sequence[Problem] = _generate(config, "test", config.test_size or 0, seed)
+        report.splits["test"] = SplitReport(read=len(test), kept=len(test))
+    else:
+        test = _read_test(config, report, {} if tested is None else tested)
+    if not test:
+        raise UserError(
+            f"data={config.name}: has no test problems; name its test split, e.g. test_path=FILE.jsonl (docs/data.md)"
+        )
+    return ProblemSet(config, Problems(test.__getitem__, ()), test, report)
+
+
+def _read_test(config: DataConfig, report: LoadReport, tested: dict[Hashable, str]) -> Sequence[Problem]:
+    rows = open_test(config)
+    if rows is None:
+        return []
+    reader, numbers = RowReader(config, "test", rows), array("q")
+    report.splits["test"] = SplitReport()
+    with checking(rows.label, len(rows), report.splits["test"]):
+        for number, identities in reader.scan(report.splits["test"], len(rows), limit=None):
+            numbers.append(number)
+            tested.update(dict.fromkeys(identities, reader.problem_id(number)))
+    return Problems(reader, numbers)
 
 
 def peek(config: DataConfig) -> Peek:
@@ -190,7 +223,7 @@ def peek(config: DataConfig) -> Peek:
     if config.id and not config.path:
         known = config.planned_problems(config.rows) if config.rows else None
         return Peek(None, known, f"needs the Hub: {config.id} (without network, type data.path=FILE.jsonl)")
-    rows = open_rows(config, config.train_split)
+    rows = open_rows(config, config.first_split)
     source = SourceRows(config, config.source.path) if config.source.path else None
     reader, report = (
         RowReader(config, "train", rows, source),
@@ -201,34 +234,17 @@ def peek(config: DataConfig) -> Peek:
     return Peek(reader(first.number) if first else None, config.planned_problems(len(rows)), "")
 
 
-def load_for_plan(config: DataConfig, seed: int) -> ProblemSet | None:
-    """The loaded set, for a plan to count; None when that needs the Hub or more than COUNTED_ROWS rows."""
-    if config.generator:
-        return load(config, seed) if config.planned_rows(config.train_size or 0) <= COUNTED_ROWS else None
-    if config.id and not config.path:
-        return None
-    rows = open_rows(config, config.train_split)
-    return load(config, seed) if config.planned_rows(len(rows)) <= COUNTED_ROWS else None
-
-
-def count_test_rows(config: DataConfig) -> int | None:
-    """The number of rows in the test split, for a plan; None when that needs the Hub."""
-    if config.generator:
-        return config.test_size or 0
-    if config.id and not config.path:
-        return None
-    rows = open_test(config)
-    return 0 if rows is None else len(rows)
-
-
 def open_test(config: DataConfig) -> Rows | None:
     """The rows of the test split; None if the data set has none."""
     if config.test_path:
         return open_local(
             config, config.test_path, config.test_split or "test", "data.test_path", config.where or {}
         )
+    if config.test_split is None:
+        return None
     is_file = config.path is not None and Path(config.path).expanduser().is_file()
-    return None if is_file or config.test_split is None else open_rows(config, config.test_split)
+    # A single file holds the train rows, if there are any.
+    return None if is_file and config.train_split else open_rows(config, config.test_split)
 
 
 def checking(label: str, rows: int, report: SplitReport) -> AbstractContextManager[progress.Task]:
@@ -251,7 +267,7 @@ def _require_usable(config: DataConfig, report: LoadReport, label: str) -> None:
     if report.leaks and not config.allow_leak:
         leaked, twin = next(iter(report.leaks.items()))
         raise UserError(
-            f"data={config.name}: {len(report.leaks):,} of {train.kept:,} train rows are in the test split too"
+            f"data={config.name}: {len(report.leaks):,} of {train.kept:,} train rows are in a test split too"
             f" (first: {leaked} equals {twin}); remove them, or type data.allow_leak=true"
         )
 

@@ -39,7 +39,7 @@ class SourceRows:
     """The original rows of a translated data set, found by row number or by the column `config.source.id`."""
 
     def __init__(self, config: DataConfig, path: str) -> None:
-        self._rows = open_local(config, path, config.train_split, "data.source.path")
+        self._rows = open_local(config, path, config.first_split, "data.source.path")
         self._column = config.source.id
         self._numbers: dict[str, int] = {}
         if not len(self._rows):

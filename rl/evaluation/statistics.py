@@ -10,10 +10,23 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 RESAMPLES = 2000
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % point
+T95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+)  # Student's t, 1 to 10 degrees of freedom
 
 
 class Estimate(NamedTuple):
@@ -91,6 +104,32 @@ def wilson(share: float, trials: int) -> Estimate:
     center = (share + z2 / 2) / (1 + z2)
     half = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
     return _around(share, max(0.0, center - half), min(1.0, center + half))
+
+
+def estimate_over_seeds(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean of S runs that differ only in their seed, with its 95 % interval over seeds and problems.
+
+    The runs answer the same problems, so the variation over problems does not shrink with S. Each half of the interval
+    is the root of the sum of two squares: Student's t times the standard error over the S values, and the mean half of
+    the runs' own intervals over problems (0 where they have none). One run keeps its own interval.
+    """
+    count = len(estimates)
+    if count == 1:
+        return estimates[0]
+    mean = fmean(each.value for each in estimates)
+    seeds = _t95(count - 1) * stdev(each.value for each in estimates) / math.sqrt(count)
+    halves = [(0.0, 0.0) if math.isnan(e.low) else (e.value - e.low, e.high - e.value) for e in estimates]
+    low, high = (math.hypot(seeds, fmean(sides)) for sides in zip(*halves, strict=True))
+    return Estimate(mean, mean - low, mean + high)
+
+
+def _t95(freedom: int) -> float:
+    """The 97.5 % point of Student's t distribution."""
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    # Cornish and Fisher's expansion in 1 / freedom, within 0.003 here.
+    first, second = (Z95**3 + Z95) / 4, (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / 96
+    return Z95 + first / freedom + second / freedom**2
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:

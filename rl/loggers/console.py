@@ -22,6 +22,7 @@ from rich.text import Text
 from rl import progress
 from rl.boxes import split_boxes
 from rl.loggers.base import Logger, Metrics, RunInfo, SampleRow
+from rl.metrics import evaluated_sets
 from rl.progress_view import REFRESH_SECONDS, Bar, Row, bars, task_rows
 from rl.report.summary import LAST_STEPS, MAIN_METRICS, Rows, format_value, series, summarize
 from rl.storage.jsonl import read_jsonl
@@ -116,14 +117,14 @@ class Console(Logger):
 
 
 def plain_lines(step: int, total_steps: int, metrics: Metrics) -> list[str]:
-    """The step's line, preceded by the line of the evaluation before it, if there was one."""
+    """The step's line, preceded by the lines of the evaluations before it, if there were any."""
     label = f"step {step:>{len(str(total_steps))}}/{total_steps}"
-    evaluation, training = _cells(metrics, "eval/"), _cells(metrics, "")
+    training = _cells(metrics, "")
     if "time/step" in metrics:
         training.append(f"{metrics['time/step']:.1f} s")
-    lines = [(label, training)]
-    if evaluation:
-        lines.insert(0, ("test".ljust(len(label)), evaluation))
+    sets = evaluated_sets(metrics)
+    lines = [((name or "test").ljust(len(label)), _cells(metrics, prefix)) for name, prefix in sets.items()]
+    lines.append((label, training))
     return ["  ".join([start, *cells]) for start, cells in lines]
 
 
@@ -136,20 +137,20 @@ def _cells(metrics: Metrics, prefix: str) -> list[str]:
 
 
 def metrics_table(rows: Rows) -> Table:
-    """One row per main metric: last value, last evaluation, sparkline of all steps."""
+    """One row per main metric: last value, last evaluation on each set, sparkline of all steps."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     table.add_column("last", justify="right")
-    table.add_column(
-        "eval" if any(series(rows, f"eval/{name}")[1] for name in MAIN_METRICS) else "", justify="right"
-    )
+    sets = evaluated_sets(dict.fromkeys(name for row in rows for name in row))
+    for name in sets:
+        table.add_column(name or "eval", justify="right")
     table.add_column("first → last", style="cyan", no_wrap=True)
     for name in MAIN_METRICS:
         _, values = series(rows, name)
-        _, evaluated = series(rows, f"eval/{name}")
+        evaluated = [series(rows, f"{prefix}{name}")[1] for prefix in sets.values()]
         if values:
-            last_eval = format_value(name, evaluated[-1]) if evaluated else ""
-            table.add_row(name, format_value(name, values[-1]), last_eval, sparkline(values))
+            last = [format_value(name, each[-1]) if each else "" for each in evaluated]
+            table.add_row(name, format_value(name, values[-1]), *last, sparkline(values))
     return table
 
 

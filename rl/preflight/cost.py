@@ -5,6 +5,7 @@ The estimates assume that completions keep their length during training.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -54,7 +55,7 @@ def run_cost(
     rollouts: Sequence[Rollout],
     tokens_per_second: float,
     update_seconds_per_token: float,
-    test_problems: int,
+    test_problems: Sequence[int],
     signal: float = 1.0,
 ) -> RunCost:
     """From rollouts at the run's first budget, the rates of sampling and updating, and the `problems` in a batch.
@@ -74,6 +75,8 @@ def run_cost(
 
     step = sampled(ceiling.training)
     prompt, completion = step.prefill, step.sample
+    if blueprint.max_sampled_tokens is not None:
+        steps = min(steps, math.ceil(blueprint.max_sampled_tokens / max(1, completion)))
     others = [sampled(part) * part.batches for part in (ceiling.evaluations, ceiling.preflight)]
     redrawn = sum((1 - signal) ** draw for draw in range(1, blueprint.refill + 1))
     redraws = Tokens(round(redrawn * prompt), round(redrawn * completion))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewards.length.l1 import Targets
@@ -14,12 +15,16 @@ CHECK_COMPLETIONS = 8
 
 @dataclass(frozen=True)
 class Sampling:
-    """`batches` batches of `problems` x `completions` rollouts, each of at most `max_tokens` completion tokens."""
+    """`batches` batches of `problems` x `completions` rollouts, each of at most `max_tokens` completion tokens.
+
+    limit: no further batch once so many tokens are sampled.
+    """
 
     batches: int
     problems: int
     completions: int
     max_tokens: int
+    limit: int | None = None
 
     @property
     def rollouts(self) -> int:
@@ -29,7 +34,8 @@ class Sampling:
     @property
     def tokens(self) -> int:
         """In all batches, if the budget cuts every completion."""
-        return self.batches * self.rollouts * self.max_tokens
+        most = self.batches * self.rollouts * self.max_tokens
+        return most if self.limit is None else min(most, self.limit - 1 + self.rollouts * self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,11 @@ class Ceiling:
 
     def lines(self) -> dict[str, str]:
         """What each part adds, for a table; only the parts that sample anything."""
+        limit = self.training.limit
         times = {
-            "training": f"{self.training.batches:,} steps x ",
+            "training": f"{self.training.batches:,} steps x "
+            if limit is None
+            else f"to the step that reaches {limit:,} tokens, at most {self.training.batches:,} steps x ",
             "refill": f"{self.refill.batches:,} redraws x ",
             "evaluations": f"{self.evaluations.batches:,} x ",
             "preflight": "",
@@ -61,19 +70,23 @@ class Ceiling:
         }
 
 
-def token_ceiling(blueprint: Blueprint, steps: int, problems: int, test_problems: int | None) -> Ceiling:
+def token_ceiling(
+    blueprint: Blueprint, steps: int, problems: int, test_problems: Sequence[int | None]
+) -> Ceiling:
     """The ceiling of a run of `steps` steps whose batches have `problems` problems.
 
-    test_problems: of the data set; None: unknown, taken as enough for every evaluation.
+    test_problems: of each set that it evaluates on; None: unknown, taken as enough for every evaluation.
     """
     budget = blueprint.budget.first(blueprint.max_tokens)
-    tested = blueprint.eval_problems if test_problems is None else min(blueprint.eval_problems, test_problems)
+    most = blueprint.eval_problems
+    tested = sum(most if count is None else min(most, count) for count in test_problems)
     length = blueprint.rewards.length
     targets = (length.eval_targets if isinstance(length, Targets) else None) or ()
     checked, completions = check_size(blueprint)
+    limit = blueprint.max_sampled_tokens
     return Ceiling(
-        Sampling(steps, problems, blueprint.group_size, budget),
-        Sampling(steps * blueprint.refill, problems, blueprint.group_size, budget),
+        Sampling(steps, problems, blueprint.group_size, budget, limit),
+        Sampling(steps * blueprint.refill, problems, blueprint.group_size, budget, limit),
         Sampling(
             evaluations(steps, blueprint.eval_every),
             tested * (1 + len(targets)),

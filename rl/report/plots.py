@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.evaluation.statistics import Estimate
 from rl.report.style import MARKERS, Colors, Themed, Words, save_themed
-from rl.report.summary import MAIN_METRICS, Rows, measured, series
+from rl.report.summary import MAIN_METRICS, Rows, by_set, measured, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def draw_curves(rows: Rows, evaluations: Rows, colors: Colors, words: Words) -> 
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     for axes, name in zip(figure.subplots(2, 4).flat, MAIN_METRICS, strict=True):
         _curve(axes, rows, name, colors, words)
-        _evaluated(axes, rows, evaluations, name, colors[2], words)
+        _evaluations(axes, rows, evaluations, name, colors, words)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", frameon=False, fontsize=8)
     return figure
@@ -73,10 +73,11 @@ def draw_reasons(rows: Rows, colors: Colors, words: Words) -> Figure | None:
 
 
 def draw_budgets(evaluations: Rows, colors: Colors, words: Words) -> Figure | None:
-    """Accuracy on the test problems against the budget, one line for each of a few evaluations over the run."""
+    """Accuracy on the first evaluation set against the budget, one line for each of a few evaluations over the run."""
     from matplotlib.figure import Figure
 
-    shown = _spread([row for row in evaluations if row.get("budgets")], len(MARKERS) - 2)
+    first = next(iter(by_set(evaluations).values()), [])
+    shown = _spread([row for row in first if row.get("budgets")], len(MARKERS) - 2)
     lines = {row["step"]: budget_line(row) for row in shown}
     if not any(lines.values()):
         return None
@@ -137,17 +138,27 @@ def _curve(axes: Axes, rows: Rows, name: str, colors: Colors, words: Words) -> N
     axes.locator_params(axis="x", integer=True)
 
 
-def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, color: str, words: Words) -> None:
-    """One metric on the test problems, with 95 % intervals where available."""
+def _evaluations(axes: Axes, rows: Rows, evaluations: Rows, name: str, colors: Colors, words: Words) -> None:
+    """One metric on each evaluation set; the label of a run's only set is the word for test problems."""
+    sets = by_set(evaluations) or {"": []}
+    looks = zip(colors[2:], "s^vPXD", strict=False)  # the first two colors are those of training
+    for (data, found), (color, marker) in zip(sets.items(), looks, strict=False):
+        label, prefix = (data, f"eval/{data}/") if len(sets) > 1 else (words["eval"], "eval/")
+        _evaluated(axes, rows, found, name, (color, marker, label, prefix))
+
+
+def _evaluated(axes: Axes, rows: Rows, evaluations: Rows, name: str, look: tuple[str, str, str, str]) -> None:
+    """One metric on one set, with 95 % intervals where available. look: color, marker, label, prefix of its metrics."""
+    color, marker, label, prefix = look
     points = [(row["step"], measured(row, EVALUATED.get(name, ""))) for row in evaluations]
     known = [(step, estimate) for step, estimate in points if estimate is not None]
     if known:
         steps, values = [step for step, _ in known], [estimate.value for _, estimate in known]
         axes.vlines(steps, [e.low for _, e in known], [e.high for _, e in known], color=color, linewidth=1.2)
     else:
-        steps, values = series(rows, f"eval/{name}")
+        steps, values = series(rows, f"{prefix}{name}")
     if values:
-        axes.plot(steps, values, "s--", color=color, markersize=4, linewidth=1.2, label=words["eval"])
+        axes.plot(steps, values, f"{marker}--", color=color, markersize=4, linewidth=1.2, label=label)
 
 
 def _stack(rows: Rows, names: Sequence[str], colors: Colors, words: Words) -> Figure | None:

@@ -10,7 +10,7 @@ from typing import Any
 from rl.errors import UserError
 from rl.report.page_files import Language, language_of, require_room, write_csv, write_page
 from rl.report.plots import save_plots
-from rl.report.summary import LAST_STEPS, Rows, format_estimate, measured, summarize
+from rl.report.summary import LAST_STEPS, Rows, by_set, format_estimate, measured, summarize
 from rl.report.words import WORDS
 from rl.storage.jsonl import read_jsonl
 
@@ -60,9 +60,7 @@ def write_report(run_dir: Path, language: Language | None = None) -> Path:
         steps=rows[-1]["step"],
         summary=summarize(rows),
         last_count=min(LAST_STEPS, len(rows)),
-        evaluations=first_and_last(evaluations),
-        evaluated=evaluation_table(first_and_last(evaluations)),
-        targets=target_table(first_and_last(evaluations)),
+        evaluations=[evaluated(data, first_and_last(found)) for data, found in by_set(evaluations).items()],
         preflight=preflight,
         preflight_columns=PREFLIGHT,
         preflight_table=preflight_table(preflight.get("budgets", [])),
@@ -79,9 +77,9 @@ def before_and_after(samples: Rows) -> tuple[list[Pair], bool]:
     Prefers problems sampled at several steps, those farthest apart first (evaluations repeat the same test problems).
     Without such problems, pairs the samples of the first step with those of the last.
     """
-    seen: dict[str, list[Mapping[str, Any]]] = {}
+    seen: dict[tuple[str | None, str], list[Mapping[str, Any]]] = {}
     for row in samples:
-        seen.setdefault(row["id"], []).append(row)
+        seen.setdefault((row.get("data"), row["id"]), []).append(row)
     pairs = [(rows[0], rows[-1]) for rows in seen.values() if rows[0]["step"] < rows[-1]["step"]]
     if pairs:
         pairs.sort(key=lambda pair: pair[0]["step"] - pair[1]["step"])
@@ -93,6 +91,11 @@ def before_and_after(samples: Rows) -> tuple[list[Pair], bool]:
 
 def first_and_last(rows: Rows) -> Rows:
     return [rows[0], rows[-1]] if len(rows) > 1 else rows
+
+
+def evaluated(data: str, rows: Rows) -> dict[str, Any]:
+    """A section of the page: a data set, its first and last evaluation, and their measures."""
+    return {"data": data, "rows": rows, "table": evaluation_table(rows), "targets": target_table(rows)}
 
 
 def evaluation_table(evaluations: Rows) -> list[tuple[str, list[str]]]:

@@ -50,6 +50,14 @@ def measured(row: Mapping[str, Any], name: str) -> Estimate | None:
     return Estimate(value, value if low is None else low, math.inf if high is None else high)
 
 
+def by_set(evaluations: Rows) -> dict[str, list[Mapping[str, Any]]]:
+    """The lines of evaluations.jsonl by data set; "" for runs of older versions, which do not name it."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in evaluations:
+        found.setdefault(str(row.get("data", "")), []).append(row)
+    return found
+
+
 def summarize(rows: Rows) -> list[tuple[str, str, str]]:
     """(name, first value, mean of the last five), as text, of each main metric that the run logged."""
     lines = []

@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import yaml
 
-from rl.evaluation.statistics import Estimate
-from rl.report.summary import Rows, last_mean, measured, series
+from rl.evaluation.statistics import Estimate, estimate_over_seeds
+from rl.report.summary import Rows, by_set, last_mean, measured, series
 from rl.storage.jsonl import read_jsonl
 from rl.storage.run_directory import RunDirectory
 
 # The measures that a sweep compares: name in evaluations.jsonl -> name in metrics.jsonl.
 MEASURES = {
     "accuracy": "reward_correct",
+    "tokens": "tokens/mean",
     "truncated": "frac_truncated",
     "tokens_per_correct": "tokens_per_correct",
+    "thinking_ja_share": "thinking_ja_share",
 }
+SHARES = ("accuracy", "truncated", "thinking_ja_share")
 BUDGET = "max_tokens"
+SEED = "seed"
 
 Measured = dict[str, Estimate]  # by names of MEASURES, without those that could not be measured
 
@@ -68,10 +73,87 @@ class Job:
         means = {name: last_mean(self.metrics, metric) for name, metric in MEASURES.items()}
         return {name: Estimate(mean, math.nan, math.nan) for name, mean in means.items() if mean is not None}
 
+    @property
+    def sampled_tokens(self) -> int | None:
+        """Completion tokens that its training steps sampled."""
+        return self.metrics[-1].get("sampled_tokens") if self.metrics else None
+
+    def on(self, data: str) -> Job:
+        """The same job with the evaluations on one data set only."""
+        return replace(self, evaluations=by_set(self.evaluations).get(data, []))
+
     def _at(self, step: int) -> Measured:
         row = next(row for row in reversed(self.evaluations) if row["step"] == step)
         found = {name: measured(row, name) for name in MEASURES}
         return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Finished jobs that differ only in their seed. label: the settings that tell it from the others, as typed."""
+
+    label: str
+    jobs: list[Job]
+
+    def before(self) -> Measured:
+        """The policies before training; see `estimate_over_seeds`."""
+        return _over_seeds([job.before() for job in self.jobs])
+
+    def after(self) -> Measured:
+        """The trained policies."""
+        return _over_seeds([job.after() for job in self.jobs])
+
+    @property
+    def sampled_tokens(self) -> float | None:
+        """The mean over its jobs; None where one did not log it."""
+        counts = [job.sampled_tokens for job in self.jobs]
+        return None if None in counts else fmean(count for count in counts if count is not None)
+
+
+def _over_seeds(measured: Sequence[Measured]) -> Measured:
+    """Each measure that all of them have."""
+    found = {}
+    for name in MEASURES:
+        if all(name in each for each in measured):
+            found[name] = within(estimate_over_seeds([each[name] for each in measured]), name in SHARES)
+    return found
+
+
+def within(estimate: Estimate, share: bool) -> Estimate:
+    """The estimate with an interval that has no impossible values: none below 0, of a share none above 1."""
+    if math.isnan(estimate.low):
+        return estimate
+    return estimate._replace(low=max(0.0, estimate.low), high=min(1.0 if share else math.inf, estimate.high))
+
+
+def settings(jobs: Sequence[Job]) -> list[Setting]:
+    """The finished jobs, those that differ only in their seed as one; in the order of the first job of each."""
+    done = [job for job in jobs if job.finished]
+    keys = [key for key in varied(done) if key != SEED]
+    found: dict[str, list[Job]] = {}
+    for job in done:
+        chosen = {key: _short(job.settings[key]) for key in keys if key in job.settings}
+        alone = len(keys) == 1  # then the value says enough
+        label = ", ".join(value if alone else f"{key}={value}" for key, value in chosen.items())
+        found.setdefault(label, []).append(job)
+    return [Setting(label, same) for label, same in found.items()]
+
+
+def ranked(compared: Sequence[Setting]) -> list[Setting]:
+    """The settings from the highest accuracy after training to the lowest; cheaper correct answers first among equals."""
+
+    def rank(setting: Setting) -> tuple[float, float]:
+        after = setting.after()
+        accuracy, cost = after.get("accuracy"), after.get("tokens_per_correct")
+        return (-accuracy.value if accuracy else math.inf, cost.value if cost else math.inf)
+
+    return sorted(compared, key=rank)
+
+
+def data_sets(jobs: Sequence[Job]) -> list[str]:
+    """The data sets that the finished jobs were evaluated on; [""] without any evaluation."""
+    found = dict.fromkeys(data for job in jobs if job.finished for data in by_set(job.evaluations))
+    return list(found) or [""]
 
 
 def is_sweep(folder: Path) -> bool:
@@ -113,23 +195,26 @@ def varied(jobs: Sequence[Job]) -> list[str]:
     return [key for key in keys if len({settings.get(key) for settings in begun}) > 1]
 
 
-def lines(jobs: Sequence[Job]) -> tuple[str, dict[str, list[tuple[float, Job]]]]:
-    """The key on the horizontal axis, and one line of (x, job) for each combination of the other keys.
+def lines(jobs: Sequence[Job]) -> tuple[str, dict[str, list[tuple[float, Setting]]]]:
+    """The key on the horizontal axis, and one line of (x, setting) for each combination of the other keys.
 
-    The axis is the budget, or the first swept number where all jobs have one budget.
+    The axis is the budget, or the first swept number, other than the seed, where all jobs have one budget.
     """
-    keys = varied(jobs)
+    keys = [key for key in varied(jobs) if key != SEED]
     numbers = [key for key in keys if all(_number(job.settings.get(key)) is not None for job in jobs)]
     axis = numbers[0] if numbers and len({job.budget for job in jobs}) == 1 else BUDGET
-    found: dict[str, list[tuple[float, Job]]] = {}
+    found: dict[str, dict[float, list[Job]]] = {}
     for job in jobs:
         x = job.budget if axis == BUDGET else _number(job.settings[axis])
         label = ", ".join(
             f"{key}={_short(job.settings[key])}" for key in keys if key != axis and key in job.settings
         )
         if x is not None:
-            found.setdefault(label, []).append((x, job))
-    return axis, {label: sorted(line, key=lambda point: point[0]) for label, line in found.items()}
+            found.setdefault(label, {}).setdefault(x, []).append(job)
+    return axis, {
+        label: [(x, Setting(label, same)) for x, same in sorted(line.items())]
+        for label, line in found.items()
+    }
 
 
 def natural(name: str) -> list[Any]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rl.evaluation.statistics import Estimate
+from rl.report.comparison_plot import draw_comparison
 from rl.report.style import MARKERS, Colors, Words
-from rl.report.sweep import BUDGET, MEASURES, Job, lines
+from rl.report.sweep import BUDGET, Job, Setting, lines, ranked, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ PHASES = {  # each readable without color
     "before_training": {"linestyle": "--", "markerfacecolor": "none"},
     "after_training": {"linestyle": "-"},
 }
+ALONG = ("accuracy", "truncated", "tokens_per_correct")  # the measures drawn along the budget
 APART = 0.05  # of two lines' markers at one budget, in doublings of it
 FEW = 10  # values of the horizontal axis that are all written at it
 
@@ -25,22 +27,27 @@ Point = tuple[float, Estimate]
 
 
 def draw_sweep(jobs: Sequence[Job], colors: Colors, words: Words) -> Figure | None:
-    """Accuracy, truncation and tokens per correct answer of the finished jobs; None when none has finished."""
+    """Accuracy, truncation and tokens per correct answer of the finished jobs; None when none has finished.
+
+    Settings without a number to draw them along are compared in rows (rl/report/comparison_plot.py).
+    """
     from matplotlib.figure import Figure
 
     axis, found = lines([job for job in jobs if job.finished])
     if not found:
         return None
+    if axis == BUDGET and len(found) > 1 and len({x for line in found.values() for x, _ in line}) == 1:
+        return draw_comparison(ranked(settings(jobs)), colors, words)
     if cloud := len(found) > len(MARKERS):  # too many to tell apart, as of a search over two numbers
         found = {"": [point for line in found.values() for point in line]}
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     looks = [{"color": color, "marker": marker} for color, marker in zip(colors, MARKERS, strict=True)]
-    for axes, name in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
+    for axes, name in zip(figure.subplots(1, len(ALONG)), ALONG, strict=True):
         shown: list[Point] = []
         for i, (line, look) in enumerate(zip(found.values(), looks, strict=False)):
             shift = 2 ** (APART * (i - (len(found) - 1) / 2))
-            for phase, values in (("before_training", Job.before), ("after_training", Job.after)):
-                measured = [(x * shift, values(job)) for x, job in line]
+            for phase, values in (("before_training", Setting.before), ("after_training", Setting.after)):
+                measured = [(x * shift, values(setting)) for x, setting in line]
                 points = [(x, estimates[name]) for x, estimates in measured if name in estimates]
                 style = {**PHASES[phase], **look} | ({"linestyle": "none"} if cloud else {})
                 _line(axes, points, style)

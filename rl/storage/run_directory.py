@@ -19,7 +19,7 @@ from rl.storage.disk import DISK_ERRORS, no_folder
 
 State = Literal["running", "finished", "interrupted", "failed"]
 
-LENGTH = frozenset(("max_steps", "epochs"))
+LENGTH = frozenset(("max_steps", "max_sampled_tokens", "epochs"))
 
 NAME_BYTES = 100  # of the run's name inside the folder name; file systems allow 255 in all
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rl.data.translate.marks import _MARK
 from rl.data.translate.numbers import _EN_SPOKEN, read
 
 KANA = "あいうえおかきくけこさしすせそたちつてとなにぬねのはひふへほまみむめもやゆよらりるれろ"
@@ -156,7 +155,7 @@ def kana(text: str) -> str:
         stated = read(match[0], "en").stated
         return "と".join(f"{next(iter(number.readings[0]))}個" for number in stated) or match[0]
 
-    marked = _MARK.split(text)  # text, number, text, ...
+    marked = re.split(r"\[\[(\d+)[^\]]*\]\]", text)  # text, number, text, ...
     parts = [
         f"[[{part}]]" if i % 2 else re.sub(r"[A-Za-z'’]+", word, _EN_SPOKEN.sub(spoken, part))
         for i, part in enumerate(marked)

@@ -106,3 +106,42 @@ class Echo(NoTools):
             text: What to say.
         """
         return text
+
+
+class ByPython(NoTools):
+    """The calculator of model=tiny_tools, in a separate Python process."""
+
+    seconds = 0.0
+
+    def calculate(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: Like 12 * 3.
+        """
+        from environments.sandbox.process import Limits, run_code
+
+        return run_code(
+            f"import time\ntime.sleep({self.seconds})\nprint({expression})", Limits(seconds=60)
+        ).text
+
+
+class Slowly(ByPython):
+    seconds = 30.0
+
+
+class ServedUntil(NoTools):
+    """A calculator whose server goes down after the calls of about one step."""
+
+    calls = 0
+
+    def calculate(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: Like 12 * 3.
+        """
+        type(self).calls += 1
+        if self.calls > 12:
+            raise ConnectionRefusedError("nothing listens on port 9")
+        return str(eval(expression))

@@ -16,7 +16,7 @@ from rl.blueprint import Blueprint
 register_resolvers()
 checked_arguments("rl_basic", Blueprint, ["rewards.correct.weight=0.5", "name='x'"])
 for name in list(sys.modules):
-    if name.partition(".")[0] in ("recipes", "rl", "rewards", "renderers"):
+    if name.partition(".")[0] in ("recipes", "rl", "rewards", "renderers", "environments"):
         del sys.modules[name]
 gc.collect()
 gc.freeze()  # a collection would copy every page of this process into the forked one

@@ -25,8 +25,5 @@ def test_it_learns_to_call(loss, seed, tmp_path):
     assert rows[0]["reward_total"] < 0.38 and rows[0]["env/tool_calls"] < 0.35
     assert fmean(row["reward_total"] for row in rows[-5:]) > 0.9
     assert fmean(row["env/tool_calls"] for row in rows[-5:]) > 0.9
-    (last,) = [json.loads(line) for line in (tmp_path / "run/evaluations.jsonl").read_text().splitlines()][
-        -1:
-    ]
-    languages = {key: value for key, value in last.items() if key.startswith("reward_total/")}
-    assert min(languages.values(), default=1.0) > 0.85
+    evaluations = (tmp_path / "run/evaluations.jsonl").read_text().splitlines()
+    assert json.loads(evaluations[-1])["accuracy"][0] > 0.9  # of greedy answers to test problems

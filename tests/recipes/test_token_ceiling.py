@@ -16,7 +16,7 @@ SMALL = ("batch_size=3", "group_size=2", "max_tokens=2", "max_steps=3")
 
 
 def ceiling(*overrides: str, steps: int, problems: int, tests: int | None = None) -> tuple[int, int, int]:
-    found = token_ceiling(composed(*overrides), steps, problems, tests)
+    found = token_ceiling(composed(*overrides), steps, problems, [tests])
     assert found.tokens == found.training.tokens + found.evaluations.tokens + found.preflight.tokens
     return found.training.tokens, found.evaluations.tokens, found.preflight.tokens
 
@@ -85,7 +85,7 @@ def test_a_run_samples_what_the_plan_says(tmp_path: Path) -> None:
     )
     done = rl_basic(*settings, "logger=none", "run_dir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    expected = token_ceiling(composed(*settings), steps=3, problems=3, test_problems=3)
+    expected = token_ceiling(composed(*settings), steps=3, problems=3, test_problems=[3])
 
     def rows(name: str) -> list[dict]:
         return [json.loads(line) for line in (tmp_path / "run" / name).read_text().splitlines()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,26 @@ def test_a_whole_set(folder):
     )
     assert "sk-secret" not in everything + out
     command = out.split("train on it: python -m recipes.rl_basic ")[1].split()
-    done = start("rl_basic", *command, "max_steps=1", "max_tokens=16", "batch_size=2", "group_size=2", "preflight=off",
-                 "eval_every=0", "logger=none", "run_dir=run", cwd=folder)  # fmt: skip
+    plan = start("rl_basic", *command, "plan=true", cwd=folder)
+    assert plan.wait() == 0, plan.err
+    assert re.search(r"train problems +10 ", plan.out)
+
+
+@pytest.mark.slow
+def test_the_set_trains(folder):
+    with Server(good) as server:
+        out = translate(folder, server)
+    command = out.split("train on it: python -m recipes.rl_basic ")[1].split()
+    small = [
+        "max_steps=1",
+        "max_tokens=16",
+        "batch_size=2",
+        "group_size=2",
+        "preflight=off",
+        "eval_every=0",
+        "run_dir=run",
+    ]
+    done = start("rl_basic", *command, *small, cwd=folder)
     assert done.wait() == 0, done.err
     report = json.loads((folder / "run" / "data.json").read_text())
     assert report["splits"]["train"]["kept"] == 10 and report["splits"]["train"]["rejected"] == {}
@@ -124,16 +143,17 @@ def test_bad_answers_are_asked_again_with_the_reason(folder):
         question(9): Answer(body="{broken"),
     }  # fmt: skip
     script = Scripted({key: [answer] for key, answer in bad.items()})
+    script.faults[question(0)].append(Answer("half a character: \ud800"))
     with Server(script) as server:
         out = translate(folder, server, "splits=[train]")
     assert "train: 10 rows, 10 kept; asked again:" in out
     counted = json.loads((folder / "ja" / "report.json").read_text())["splits"]["train"]["asked_again"]
     assert counted == {
         "empty": 1, "refusal": 1, "thinking": 1, "numbers_lost": 2, "same_as_source": 1, "cut": 1, "units_changed": 1,
-        "markdown": 1, "no_answer": 1,
+        "markdown": 1, "no_answer": 1, "broken_text": 1,
     }  # fmt: skip
     again = [r["messages"] for r in server.requests if len(r["messages"]) == 4]
-    assert len(again) == 10 and all(m[2]["role"] == "assistant" for m in again)
+    assert len(again) == 11 and all(m[2]["role"] == "assistant" for m in again)
     said = "\n".join(m[3]["content"] for m in again)
     assert "Numbers of the source are missing: 33. Keep every number." in said
     assert "Numbers that the source does not have: 99." in said

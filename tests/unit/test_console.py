@@ -88,7 +88,7 @@ def test_the_live_view_shows_progress_values_and_samples(tmp_path: Path, screen:
     log.addHandler(handler)
     console = Console()
     console.open(run_info(tmp_path, total_steps=4))
-    console.log(3, metrics(3) | {"eval/reward_correct": 0.875})
+    console.log(3, metrics(3) | {"eval/reward_total": 0.9, "eval/reward_correct": 0.875})
     console.samples(2, [CUT, SAMPLE])  # samples take turns: the cut one is shown first
     log.warning("a message [in brackets]")
     console.samples(3, [CUT, SAMPLE])

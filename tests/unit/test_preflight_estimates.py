@@ -94,7 +94,7 @@ def test_the_price_and_the_time_of_a_run_by_hand() -> None:
         rollouts=rollouts,
         tokens_per_second=600,
         update_seconds_per_token=0.005,
-        test_problems=3,
+        test_problems=[3],
     )
     assert (cost.rollouts, cost.prompt_tokens, cost.completion_tokens) == (8, 400, 1200)
     # Two evaluations of 3 problems, and 8 rollouts before step 1: 2 x 450 and 1200 tokens.
@@ -114,7 +114,7 @@ def test_a_completion_that_was_cut_may_use_the_whole_of_a_wider_budget() -> None
     rollouts = [
         one_turn(problem, 0, [1], Completion([1] * 256, [-1.0] * 256, reason), parsed) for reason in ("stop", "length")
     ]  # fmt: skip
-    cost = run_cost(blueprint, 1, 4, rollouts, 100.0, 0.0, test_problems=0)
+    cost = run_cost(blueprint, 1, 4, rollouts, 100.0, 0.0, test_problems=[0])
     assert cost.other_seconds == pytest.approx(8 * (256 + 512) / 2 / 100)
 
 

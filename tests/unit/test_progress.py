@@ -48,6 +48,15 @@ def test_a_task_and_its_time_left(clock):
     assert progress.state() is None
 
 
+def test_what_was_done_before_says_nothing_about_the_speed(clock):
+    with progress.task("training", 100, "steps") as task:
+        task.done = task.resumed = 60
+        clock[0] += 30
+        assert text() == "training 60/100 steps, for 0:00:30"
+        task.done = 70  # ten steps took 30 s, so that the other thirty take 90 s
+        assert text() == "training 70/100 steps, 0:01:30 left"
+
+
 def test_what_is_counted_when_it_is_shown(clock, tmp_path):
     seen = [0]
     with progress.task("checking rows.jsonl", 1_000_000, "rows", lambda: seen[0]):

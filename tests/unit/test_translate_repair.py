@@ -156,6 +156,17 @@ def test_repair_of_the_public_set(tmp_path):
     assert "train: 5 rows, 5 kept; repaired: 1 marker from source" in done.stdout
 
 
+def test_a_source_in_another_order_is_pointed_out(tmp_path):
+    good = [row for row in ROWS if row["reason"] is None][:3]
+    english = [{"question": row["original_question"], "answer": row["original_answer"]} for row in good]
+    write(tmp_path / "train.jsonl", [*english[1:], english[0]])
+    write(tmp_path / "ja.jsonl", [{k: row[k] for k in ("question", "answer")} for row in good])
+    arguments = ["repair=ja.jsonl", "data=gsm8k_ja", "data.source.path=train.jsonl", "out=repaired"]
+    done = run_recipe("translate", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "more than half left out: do the rows of train.jsonl have the same order?" in done.stdout
+
+
 def test_what_repair_cannot_read(tmp_path):
     for arguments, message in {
         ("repair=missing.jsonl",): "repair=missing.jsonl: no such file or folder",

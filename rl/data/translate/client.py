@@ -71,7 +71,7 @@ class Client:
         if (reply := self._journal.get(key)) is not None:
             return reply
         most = self._price(model).usd(
-            sum(len(m["content"].encode()) + 16 for m in messages), self._server.max_tokens
+            sum(len(m["content"].encode("utf-8", "replace")) + 16 for m in messages), self._server.max_tokens
         )
         if self._max_usd is not None and self.usd + self._reserved + most > self._max_usd:
             raise Overspent

@@ -34,7 +34,10 @@ _TEX = (
 _NUMBERS = rf"{_ORDINAL}|{_SCALED}|{_JA_FRACTION}|{_JA_SCALED}|{_FORMULA}"
 _PLAIN_PIECE = re.compile(rf"\[\[|\]\]|{_NUMBERS}")
 _TEX_PIECE = re.compile(rf"{_TEX}|\[\[|\]\]|{_NUMBERS}", re.DOTALL)
-_MARK = re.compile(r"[\[［]{2}\s*(\d{1,4})\s*(?:[:：][^\[\]［］]*)?[\]］]{2}")
+# A percent sign is part of its number; a translator may write it again as a word behind the mark.
+_MARK = re.compile(
+    r"[\[［]{2}\s*(\d{1,4})\s*(?:[:：][^\[\]［］]*)?[\]］]{2}(?P<percent>\s*(?:パーセント|percent|[%％]))?"
+)
 _LEFT_MARK = re.compile(r"[\[［]{2}|[\]］]{2}")
 
 
@@ -84,15 +87,16 @@ def restore(translation: str, masked: Masked, to: str) -> Restored:
     found: Counter[int] = Counter()
     unknown: list[int] = []
 
-    def piece(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         number = int(match[1])
         if not 1 <= number <= len(masked.pieces):
             unknown.append(number)
             return match[0]
         found[number] += 1
-        return in_language(masked.pieces[number - 1], to)
+        piece = in_language(masked.pieces[number - 1], to)
+        return piece if piece.endswith("%") else piece + (match["percent"] or "")
 
-    text = _MARK.sub(piece, translation)
+    text = _MARK.sub(replaced, translation)
     everywhere = range(1, len(masked.pieces) + 1)
     return Restored(
         text,
@@ -105,10 +109,6 @@ def restore(translation: str, masked: Masked, to: str) -> Restored:
 def without_marks(text: str) -> str:
     """The words of a masked text or of its translation, for length and language checks."""
     return _LEFT_MARK.sub(" ", _MARK.sub(" ", text))
-
-
-def has_marks(text: str) -> bool:
-    return _MARK.search(text) is not None
 
 
 def in_language(piece: str, to: str) -> str:

@@ -94,7 +94,7 @@ class Wording:
         user = self.prompts.again.format(reasons=reasons, language=LANGUAGES[self.to])
         return [
             *request,
-            {"role": "assistant", "content": said[:SHOWN_CHARS]},
+            {"role": "assistant", "content": said[:SHOWN_CHARS].encode("utf-8", "replace").decode()},
             {"role": "user", "content": user.strip()},
         ]
 

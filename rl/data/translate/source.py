@@ -38,8 +38,9 @@ def open_splits(choices: Choices) -> list[Split]:
     """The chosen splits that the source has. Raises UserError for a source that cannot be read or has no usable row."""
     splits = []
     for name in choices.splits:
+        train = choices.data.train_split
         rows = (
-            open_rows(choices.data, choices.data.train_split) if name == "train" else open_test(choices.data)
+            open_test(choices.data) if name != "train" else open_rows(choices.data, train) if train else None
         )
         if rows is not None:
             splits.append(_scanned(choices, name, rows))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rl.blueprint import Blueprint, EngineConfig
-from rl.data.problems import count_test_rows, peek
+from rl.data.counting import count_test_rows
+from rl.data.problems import peek
 from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
 from rl.engines.molt.checks import ask, require_ready, verdict

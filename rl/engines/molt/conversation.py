@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import renderers
@@ -66,7 +67,7 @@ class Conversation:
         )
         task = Task(blueprint.data.messages, renderer, blueprint.environment, max_length)
         # Molt samples: of the walk only what happens between two turns is used.
-        self.walk = Walk(cast(Sampler, None), task, budget, 1, directly)
+        self.walk = Walk(cast(Sampler, None), task, budget, 1, directly, Event())
 
     def begin(self) -> str:
         """Starts the environment; returns the first prompt as text."""

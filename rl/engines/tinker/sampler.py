@@ -45,9 +45,7 @@ class TinkerSampler(Sampler):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> PendingCompletions:
-        pending = self._request(prompts, n, params, self.passes, arrived)
-        self.ledger.pending.append(pending)
-        return pending
+        return self._request(prompts, n, params, self.passes, arrived)
 
     def _request(
         self,
@@ -58,9 +56,14 @@ class TinkerSampler(Sampler):
         arrived: Arrived | None,
     ) -> PendingGroups:
         """Requests completions whose rows get `passes` passes. Raises Stopped when they could exceed `max_usd`."""
-        self.ledger.require_affordable(ceiling(prompts, n, params.max_tokens, passes))
-        self.publish()
-        return PendingGroups(self.published, prompts, n, params, self.attempts, self.ledger, passes, arrived)
+        with self.ledger.lock:
+            self.ledger.require_affordable(ceiling(prompts, n, params.max_tokens, passes))
+            self.publish()
+            pending = PendingGroups(
+                self.published, prompts, n, params, self.attempts, self.ledger, passes, arrived
+            )
+            self.ledger.pending.append(pending)
+        return pending
 
     def metrics(self) -> dict[str, float]:
         return self.ledger.metrics()

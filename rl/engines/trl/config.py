@@ -58,6 +58,11 @@ class TrlEngineConfig(TrlOptions, EngineConfig):
                 f"engine.vllm={self.vllm}: the package vllm is not installed; type pip install 'trl[vllm]', or"
                 " engine.vllm=off"
             )
+        if blueprint.max_sampled_tokens is not None:
+            raise UserError(
+                f"max_sampled_tokens={blueprint.max_sampled_tokens}: TRL's trainer needs the number of steps; type max_steps"
+                " instead, or engine=local"
+            )
         require_reference(blueprint.loss, has_adapter=blueprint.model.lora is not None)
         require_attention(self.attn_implementation)
         count = world_size()
