@@ -23,6 +23,7 @@ def test_every_shipped_option_composes(choice, tmp_path):
     needs = {
         "data=jsonl": ["data.path=rows.jsonl"],
         "model=custom": ["model.id=org/name"],
+        "rewards=environment": ["environment=alfworld"],
     }
     name = choice.removeprefix("data=")
     if name in ("aime", "amc", "math_500", "mgsm_ja", "minerva_math", "olympiad_bench"):
