@@ -25,7 +25,7 @@ from rl.blueprint import Blueprint
 from rl.data.problems import Peek, count_test_rows, load_for_plan, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
-from rl.task import Task
+from rl.task import Task, require_reasoning
 from rl.terminal import open_console
 
 GLOBAL_GROUPS = ("debug", "sweep", "experiment", "loss")  # groups that may set root keys, strongest first
@@ -101,7 +101,9 @@ def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Rende
         # Makes transformers load its tokenizers without torch, which takes a second to import.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn that torch is missing
-    return open_renderer(blueprint.model, blueprint.renderer)
+    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    require_reasoning(renderer, blueprint.thinking_tokens)
+    return tokenizer, renderer
 
 
 def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
@@ -139,6 +141,16 @@ def count_problems(
     return len(problems.train), "", len(problems.test)
 
 
+def reasoning_line(blueprint: Blueprint) -> dict[str, str]:
+    """How reasoning and answer share the budget, for a table; {} if the reasoning has no budget of its own."""
+    if blueprint.thinking_tokens is None:
+        return {}
+    left = blueprint.max_tokens - blueprint.thinking_tokens
+    return {
+        "reasoning": f"closed after {blueprint.thinking_tokens:,} of {blueprint.max_tokens:,} tokens, so that {left:,} are left to answer"
+    }
+
+
 def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
@@ -149,6 +161,7 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     rollouts = problems * blueprint.group_size
     ceiling = token_ceiling(blueprint, steps, problems, test)
     lines = {
+        **reasoning_line(blueprint),
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",
         "optimiser steps": f"{at_most * (blueprint.max_steps is None)}{steps * blueprint.loss.updates_per_batch:,}"

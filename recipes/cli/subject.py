@@ -16,6 +16,7 @@ from rl.errors import UserError
 from rl.evaluation.base_and_trained import read_config
 from rl.models.export import find_weights
 
+SHARED = ("thinking_tokens",)  # root keys of a run that a command takes over if it has them
 NODES = ("model", "data", "renderer", "rewards")  # the nodes taken from a run's config.yaml
 
 
@@ -57,7 +58,7 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
     for key, value in budget.items():
         if key not in typed:
             config[key] = value
-    for node in (*NODES, "environment", "length", "truncated"):
+    for node in (*NODES, "environment", "length", "truncated", *(key for key in SHARED if key in config)):
         if node in run and node not in typed:  # runs of older versions lack some of them
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]
