@@ -121,3 +121,14 @@ def test_a_preflight_measures_budgets_that_leave_tokens_for_the_answer(folder):
     assert min(each["budget"] for each in found["budgets"]) > 4
     process = start("preflight", *SMALL, "problems=2", "completions=2", "budgets=[4]", "out=q", cwd=folder)
     assert process.wait() == 2 and "fewer than budgets" in process.err
+
+
+def test_engine_trl_trains_on_the_same_tokens(folder):
+    """Its trainer reads the forced tag and trains on what was sampled, as engine=local does."""
+    settings = ("max_steps=2", "optimizer.eps=1.0", "learning_rate=0.5", "model.lora=null", "device=cpu")
+    local = run(folder, "by-local", *settings)
+    trl = run(folder, "by-trl", *settings, "engine=trl", "engine.gradient_checkpointing=false")
+    assert (folder / "by-trl/samples.jsonl").read_text() == (folder / "by-local/samples.jsonl").read_text()
+    for mine, theirs in zip(local, trl, strict=True):
+        for name in ("loss", "grad_norm", "thinking/forced", "tokens/mean", "ratio/max"):
+            assert theirs[name] == pytest.approx(mine[name], rel=1e-4, abs=1e-5), name

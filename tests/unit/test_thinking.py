@@ -10,16 +10,19 @@ from renderers.base import RendererConfig
 from rl.budget import check_thinking_tokens
 from rl.collecting import roll_out
 from rl.engines.base import Sampler, SamplingParams
+from rl.engines.local.learner import LocalLearner
+from rl.engines.local.sampler import sample as local_sample
 from rl.errors import Stopped, UserError
 from rl.evaluation.measures import within
 from rl.losses.base import weigh
 from rl.losses.flashreinforce import FlashReinforce
 from rl.losses.grpo import GRPO
 from rl.metrics import thinking_metrics, thinking_tokens
+from rl.optimizer import OptimizerConfig
 from rl.rollouts import Completion, Problem, Rollout, conversation
 from rl.seeds import derived_seed
 from rl.task import Task, require_reasoning
-from tests.helpers.models import chatml_tokenizer
+from tests.helpers.models import chatml_tokenizer, random_model
 from tests.helpers.renderer_families import FAMILIES, tokenizer_of
 
 TOKENIZER = chatml_tokenizer()
@@ -232,3 +235,53 @@ def test_the_reasonings_budget_is_smaller_than_every_budget():
     for tokens in (0, 64, 65):
         with pytest.raises(UserError, match=f"thinking_tokens={tokens}: expected"):
             check_thinking_tokens(tokens, {"max_tokens": [64]}, SingleTurnConfig())
+
+
+# -- on a random model -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def random_policy():
+    """A function (budget, thinking) -> rollouts of a random model whose prompts open the reasoning; and its learner."""
+    model, tokenizer = random_model()
+    tokenizer.chat_template = tokenizer.chat_template.replace("{% endif %}{% endif %}", "{% else %}<think>\n{% endif %}{% endif %}")  # fmt: skip
+    renderer = renderers.load(RendererConfig(name="qwen3"), tokenizer)
+    problems = [Problem(str(i), "q" * i, "5", "en", "test") for i in range(1, 4)]
+
+    class Local(Sampler):
+        def sample(self, prompts, n, params, arrived=None):
+            return local_sample(model, prompts, n, params, 2**30)
+
+    def rollouts(budget: int, thinking: int) -> list[Rollout]:
+        task = Task(
+            lambda p: [{"role": "user", "content": p.question}], renderer, SingleTurnConfig(), None, thinking
+        )
+        return roll_out(Local(), task, problems, 4, SamplingParams(budget, 1.0, renderer.stop_ids, seed=3))
+
+    return rollouts, renderer, LocalLearner(model, OptimizerConfig(), 1.0, 10_000)
+
+
+def tokens_of(rollouts: list[Rollout]) -> list[tuple]:
+    return [([(t.prompt_tokens, t.completion.tokens) for t in r.turns], r.ended, r.parsed) for r in rollouts]
+
+
+def test_a_budget_read_off_is_that_budget_sampled(random_policy):
+    rollouts, renderer, _ = random_policy
+    wide = rollouts(20, 6)
+    assert any(r.forced for r in wide)
+    for budget in (7, 12, 20):
+        assert tokens_of(within(wide, budget, renderer)) == tokens_of(rollouts(budget, 6))
+
+
+def test_the_reasonings_of_a_smaller_budget_are_the_same_so_far(random_policy):
+    rollouts, _, _ = random_policy
+    for long, short in zip(rollouts(20, 9), rollouts(20, 5), strict=True):
+        assert long.completion.tokens[:5] == short.completion.tokens[:5]
+
+
+def test_the_learner_gives_the_tokens_after_the_tag_the_samplers_log_probabilities(random_policy):
+    rollouts, _, learner = random_policy
+    rows = weigh(rollouts(20, 6), FlashReinforce(), 20)
+    assert any(not all(row.mask) for row in rows)
+    for row, logprobs in zip(rows, learner.logprobs(rows), strict=True):
+        assert logprobs == pytest.approx(list(row.behavior_logprobs), abs=1e-4)
