@@ -18,6 +18,7 @@ from renderers.base import RendererConfig
 from rewards.from_config import rewards_on
 from rewards.reward_set import RewardSet
 from rl import progress
+from rl.budget import check_thinking_tokens
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load, load_test
@@ -55,6 +56,7 @@ class EvaluateConfig:
     split: Literal["test", "train"]
     problems: int | None
     budgets: list[int]
+    thinking_tokens: int | None
     completions: int | None
     ks: list[int] | None
     temperature: float
@@ -71,6 +73,7 @@ class EvaluateConfig:
             bool(self.budgets) and all(1 <= budget <= 10**7 for budget in self.budgets),
             "budgets", self.budgets, "integers from 1 to 10,000,000", "[64,128,256]",
         )  # fmt: skip
+        check_thinking_tokens(self.thinking_tokens, {"budgets": self.budgets}, self.environment)
         require(
             self.temperature == 0 or 1e-6 <= self.temperature <= 1e6,
             "temperature", self.temperature, "0 (greedy) or a positive number", 1.0,
@@ -118,7 +121,10 @@ def main(composed: Composed) -> None:
         rewards.start()
         with progress.task("starting"):
             _, renderer = open_renderer(config.model, config.renderer)
-            tasks = [open_task(data.messages, renderer, config.environment, config.model) for data, _ in sets]
+            tasks = [
+                open_task(data.messages, renderer, config.environment, config.model, config.thinking_tokens)
+                for data, _ in sets
+            ]
             if config.environment.single_turn:
                 prompts = [task.prompts(problems) for task, (_, problems) in zip(tasks, sets, strict=True)]
                 require_budget_fits(config.model, list(chain(*prompts)), max(config.budgets))
@@ -157,6 +163,7 @@ def show(
         "completions": config.n,
         "temperature": config.temperature,
         "seed": config.seed,
+        **({} if config.thinking_tokens is None else {"thinking_tokens": config.thinking_tokens}),
     }
     console = open_console()
     if config.eval_data:
@@ -218,6 +225,9 @@ def answers_of(
     tokens = sum(rollout.length for rollout in sampled)
     seconds = time.perf_counter() - start
     print(f"{side}: {tokens:,} tokens in {seconds:.1f} s", flush=True)
+    if task.thinking_tokens is not None:
+        forced = sum(rollout.forced for rollout in sampled) / len(sampled)
+        print(f"{side}: {forced:.1%} of the reasonings closed at {task.thinking_tokens} tokens", flush=True)
     return sampled
 
 

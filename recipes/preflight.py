@@ -12,6 +12,7 @@ from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from rl import progress
 from rl.blueprint import Blueprint, blueprint_from
+from rl.budget import check_thinking_tokens
 from rl.data.problems import ProblemSet, load
 from rl.engines.base import Learner
 from rl.errors import UserError, require
@@ -56,6 +57,8 @@ def main(composed: Composed) -> None:
     own = {field.name for field in fields(Choices)}
     choices: Choices = build(Choices, {key: composed.tree[key] for key in own})
     blueprint = blueprint_from({key: value for key, value in composed.tree.items() if key not in own})
+    if choices.budgets:
+        check_thinking_tokens(blueprint.thinking_tokens, {"budgets": choices.budgets}, blueprint.environment)
     if blueprint.loss.needs_groups and choices.completions == 1:
         raise UserError(
             f"completions=1: loss={blueprint.loss.name} compares the completions of one problem; type completions=8"
@@ -92,10 +95,12 @@ def measure_run(
     blueprint.rewards.start()
     with progress.task("starting"):
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        task = open_task(
+            problems.messages, renderer, blueprint.environment, blueprint.model, blueprint.thinking_tokens
+        )
         problems.keep_short_prompts(task.prompt)
         prompted = prompts_of(blueprint, problems, task, choices.problems)
-        budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model))
+        budgets = budgets_of(choices, blueprint, prompted.room(blueprint.model, task.forced_tokens))
         opened = blueprint.engine.open(blueprint, tokenizer)
     with closing(opened) as engine:
         blueprint.rewards.check()
@@ -129,6 +134,7 @@ def budgets_of(choices: Choices, blueprint: Blueprint, room: float) -> list[int]
     own = blueprint.budget.first(blueprint.max_tokens)
     thinking = blueprint.model.facts.get("thinking_tokens") or 0
     budgets = sorted({own, *(choices.budgets or budgets_around(own, min(room, max(4 * own, thinking))))})
+    budgets = [budget for budget in budgets if budget > (blueprint.thinking_tokens or 0)]
     if budgets[-1] > room:
         raise UserError(
             f"{'max_tokens' if own > room else 'budgets'}={budgets[-1]}: the longest prompt leaves only {room} tokens of"

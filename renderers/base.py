@@ -87,12 +87,14 @@ class Renderer(Protocol):
 
     stop_ids: every id that ends a completion. stop_text: text that ends one, for formats without an end-of-turn token.
     prefilled: the prompt ends with the opening think tag, so a completion starts inside the reasoning.
+    think_close: the ids that close a reasoning, as `thinking_tokens` forces them; () for a format without reasoning.
     """
 
     name: str
     stop_ids: frozenset[int]
     stop_text: str | None = None
     prefilled: bool = False
+    think_close: Sequence[int] = ()
 
     def prompt(self, messages: list[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """The ids up to and including the header of the assistant's next turn, with one BOS if the model uses it.

@@ -69,6 +69,9 @@ class ChatTemplate(Renderer):
         self._answer_controls = control_pattern(t for t in controls if t not in (THINK_OPEN, THINK_CLOSE))
         opening = self._render(_QUESTION, **self._options)
         self.prefilled = opening.rstrip().endswith(THINK_OPEN)
+        # With thinking off, the prompt ends with an empty reasoning.
+        thinks = THINK_CLOSE in self._template and not opening.rstrip().endswith(THINK_CLOSE)
+        self.think_close = encode(tokenizer, THINK_CLOSE) if thinks else ()
         # Roles of the conversations that were checked: the template writes the text of each turn.
         self._shown: set[tuple[str, ...]] = set()
         for roles in TRIED:

@@ -12,7 +12,17 @@ from rl.rollouts import Completion, Parsed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_MEMBERS = ("name", "stop_ids", "stop_text", "prefilled", "prompt", "parse", "cut", "fingerprint")
+_MEMBERS = (
+    "name",
+    "stop_ids",
+    "stop_text",
+    "prefilled",
+    "think_close",
+    "prompt",
+    "parse",
+    "cut",
+    "fingerprint",
+)
 
 
 def make_own(

@@ -59,7 +59,8 @@ class Parser:
         else:
             opens, closes = _text_spans(raw, THINK_OPEN), _text_spans(raw, THINK_CLOSE)
             thinking, text = split_thinking(raw, opens, closes, self._prefilled)
-        return Parsed(thinking.strip(), text.strip(), raw, ended, self._prefilled)
+        unfinished = is_unfinished(opens, closes, self._prefilled)
+        return Parsed(thinking.strip(), text.strip(), raw, ended, self._prefilled, unfinished)
 
 
 def split_thinking(
@@ -68,9 +69,14 @@ def split_thinking(
     """(thinking, answer): the answer is the part after the last closing tag, empty if the reasoning is unfinished."""
     nothing = whole[:0]
     begin = 0 if prefilled else opens[0][1] if opens else None
-    if closes and not (opens and opens[-1] > closes[-1]):
-        return whole[begin or 0 : closes[-1][0]], whole[closes[-1][1] :]
-    return (nothing, whole) if begin is None else (whole[begin:], nothing)
+    if is_unfinished(opens, closes, prefilled):
+        return whole[begin:], nothing
+    return (whole[begin or 0 : closes[-1][0]], whole[closes[-1][1] :]) if closes else (nothing, whole)
+
+
+def is_unfinished(opens: Sequence[Span], closes: Sequence[Span], prefilled: bool) -> bool:
+    """Whether the last opening tag has no closing tag after it."""
+    return opens[-1] > closes[-1] if opens and closes else not closes and (prefilled or bool(opens))
 
 
 def _token_spans(tokens: list[int], tag: int) -> list[Span]:

@@ -14,7 +14,7 @@ from environments.base import EnvironmentConfig
 from renderers.base import RendererConfig
 from rewards.from_config import rewards_on, with_reward_set
 from rewards.reward_set import RewardSet
-from rl.budget import BudgetSchedule, ThinkPrune
+from rl.budget import BudgetSchedule, ThinkPrune, check_thinking_tokens
 from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, SamplingConfig
@@ -127,6 +127,7 @@ class Blueprint:
     report: RunReportConfig
 
     max_tokens: int
+    thinking_tokens: int | None
     batch_size: int
     group_size: int
     learning_rate: float
@@ -243,6 +244,8 @@ class Blueprint:
                 " truncated=zero or truncated=mask, or loss=grpo"
             )
         self.budget.first(self.max_tokens)
+        budgets = {"max_tokens": [self.max_tokens], "eval_max_tokens": self.eval_budgets}
+        check_thinking_tokens(self.thinking_tokens, budgets, self.environment)
         own_reward = self.environment.rewards_itself
         if self.rewards.uses_environment and not own_reward:
             raise UserError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from environments.base import EnvironmentConfig
 from rl.errors import UserError
 
 
@@ -135,3 +136,29 @@ def budget_after(
     budget = Budget(schedule, max_tokens, int(rows[-1]["budget"]), rows[-1]["step"] - 1, total)
     budget.observe(rows[-1])
     return budget
+
+
+def check_thinking_tokens(
+    thinking_tokens: int | None, budgets: Mapping[str, Sequence[int]], environment: EnvironmentConfig
+) -> None:
+    """Raises UserError unless the reasoning's own budget is smaller than every budget; `budgets` has them by key.
+
+    A budget that is not larger would cut the reasoning itself and leave nothing for an answer.
+    """
+    if thinking_tokens is None:
+        return
+    if thinking_tokens < 1:
+        raise UserError(
+            f"thinking_tokens={thinking_tokens}: expected a positive integer, or null; e.g. thinking_tokens=48"
+        )
+    if not environment.single_turn:
+        raise UserError(
+            f"thinking_tokens={thinking_tokens}: environment={environment.name} has several turns, and this budget is for one"
+            " reasoning before one answer; type thinking_tokens=null, or environment=single_turn"
+        )
+    for key, values in budgets.items():
+        if (smallest := min(values)) <= thinking_tokens:
+            raise UserError(
+                f"thinking_tokens={thinking_tokens}: expected fewer than {key}, so that tokens are left for the answer, and"
+                f" {key} has {smallest}; type a smaller thinking_tokens, or {key} above {thinking_tokens}"
+            )

@@ -1,4 +1,4 @@
-"""Rollouts of a step's problems, sampled at that step or, with one turn, requested earlier."""
+"""Rollouts of a step's problems, sampled at that step or, where one call is enough, requested earlier."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rl.rollouts import Completion, End, Problem, Rollout, Turn
 from rl.seeds import derived_seed, seed_everything
 from rl.step import PendingBatch, Run
 from rl.task import Task
+from rl.thinking import sample_with_thinking_budget
 from rl.trajectories import sample_trajectories
 
 
@@ -22,7 +23,7 @@ def collect(run: Run, step: int) -> tuple[list[Rollout], int]:
     A remote sampler may be asked for later steps' batches ahead of time, and may drop a problem.
     """
     seed_everything(derived_seed(run.blueprint.seed, "step", step))
-    if not run.task.environment.single_turn:
+    if not run.task.one_call:
         params = sampling_params(run, step)
         rollouts = roll_out(
             run.engine.sampler, run.task, batch_of(run, step), run.blueprint.group_size, params
@@ -74,17 +75,26 @@ def roll_out(
     params: SamplingParams,
     arrived: Arrived | None = None,
 ) -> list[Rollout]:
-    """[P x n] ungraded rollouts, grouped by problem. arrived: see `Sampler`; not called with an environment.
+    """[P x n] ungraded rollouts, grouped by problem. arrived: see `Sampler`; called only where one call is enough.
 
     Raises Stopped when there are none at all.
     """
-    if task.environment.single_turn:
+    if task.one_call:
         prompts = task.prompts(problems)
         sampled = sampler.sample(prompts, n, params, arrived)
         return rollouts_from(problems, prompts, require_any(sampled), task.renderer)
-    if rollouts := sample_trajectories(sampler, task, problems, n, params):
+    if rollouts := sample_in_calls(sampler, task, problems, n, params):
         return rollouts
     raise nothing_of(problems)
+
+
+def sample_in_calls(
+    sampler: Sampler, task: Task, problems: Sequence[Problem], n: int, params: SamplingParams
+) -> list[Rollout]:
+    """[P x n] ungraded rollouts that need several calls of the sampler; none for a problem whose sampling failed."""
+    if task.thinking_tokens is None:
+        return sample_trajectories(sampler, task, problems, n, params)
+    return sample_with_thinking_budget(sampler, task, problems, n, params)
 
 
 def grading_ahead(run: Run, problems: Sequence[Problem]) -> Arrived:

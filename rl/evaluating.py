@@ -12,7 +12,7 @@ from rl.collecting import grading_ahead, roll_out
 from rl.engines.base import SamplingParams
 from rl.evaluation.measures import Estimates, measure, within
 from rl.evaluation.statistics import estimate
-from rl.metrics import environment_metrics, rollout_metrics
+from rl.metrics import environment_metrics, rollout_metrics, thinking_metrics
 from rl.rollouts import Problem, Rollout
 from rl.samples import samples
 from rl.seeds import derived_seed, seed_everything
@@ -65,6 +65,8 @@ def evaluate_set(run: Run, step: int) -> dict[str, float]:
     metrics |= _values("target", targets)
     if not blueprint.environment.single_turn:
         metrics |= environment_metrics(own)
+    if blueprint.thinking_tokens is not None:
+        metrics |= thinking_metrics(own)
     return metrics
 
 

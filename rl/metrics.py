@@ -19,6 +19,7 @@ absent when no reward grades answers.
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
 | `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
+| `thinking/forced` | share of rollouts whose reasoning was closed by force (`thinking_tokens`) |
 | `tokens_per_correct` | completion tokens spent for each correct answer (null: none was correct) |
 | `correct_given_finished` | accuracy among completions that were not cut (null: all were cut) |
 | `thinking_ja_share` | share of the thinking's letters that are kana or kanji |
@@ -121,6 +122,11 @@ def environment_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
 
 
+def thinking_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of N rollouts whose reasoning has a budget of its own."""
+    return {"thinking/forced": fmean(r.forced for r in rollouts)}
+
+
 def group_metrics(groups: Sequence[int], good: Sequence[bool]) -> dict[str, float]:
     """Shares of groups whose members are all good, partly good, all bad. Only mixed groups teach a group loss."""
     outcomes: dict[int, set[bool]] = {}
@@ -168,7 +174,12 @@ def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
 
 
 def thinking_tokens(rollout: Rollout) -> float:
-    """The reasoning's tokens in all turns, estimated from its share of each completion's characters."""
+    """The reasoning's tokens in all turns, estimated from its share of each completion's characters.
+
+    A reasoning that was closed by force is a turn of its own.
+    """
+    if rollout.forced:
+        return float(len(rollout.turns[0].completion.tokens))
     return sum(
         len(turn.completion.tokens) * len(turn.parsed.thinking) / len(turn.parsed.raw)
         for turn in rollout.turns

@@ -11,14 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl.collecting import rollouts_from, sampling_params
+from rl.collecting import rollouts_from, sample_in_calls, sampling_params
 from rl.engines.base import SamplingParams
 from rl.losses.base import rollout_weights
 from rl.rollouts import Problem, Rollout
 from rl.scoring import score
 from rl.seeds import derived_seed
 from rl.step import Run, Timer
-from rl.trajectories import sample_trajectories
 
 
 def refill(
@@ -73,8 +72,8 @@ def sample(run: Run, problems: Sequence[Problem], params: SamplingParams) -> lis
     Requested as a step's batch is, so that a service counts the cost of training on them too.
     """
     sampler, n = run.engine.sampler, run.blueprint.group_size
-    if not run.task.environment.single_turn:
-        return sample_trajectories(sampler, run.task, problems, n, params)
+    if not run.task.one_call:
+        return sample_in_calls(sampler, run.task, problems, n, params)
     prompts = run.task.prompts(problems)
     return rollouts_from(problems, prompts, sampler.submit(prompts, n, params).result(), run.renderer)
 

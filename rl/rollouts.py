@@ -59,6 +59,7 @@ class Parsed:
     raw: the whole completion as text, think tags visible, stop token removed.
     ended: ``stop`` (the turn's end token), ``eos`` (the model's end-of-text token), ``length`` (cut by the budget).
     prefilled: the prompt ended with the opening think tag, so `raw` starts inside the reasoning.
+    unfinished: the reasoning was opened and not closed.
     """
 
     thinking: str
@@ -66,6 +67,7 @@ class Parsed:
     raw: str
     ended: Ended
     prefilled: bool = False
+    unfinished: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,20 @@ class Turn:
 
     prompt_tokens: what is new since the turn before: the rendered question, or the environment's messages and the header
     of this turn. messages: the environment's messages that `prompt_tokens` renders; [] in the first turn.
+    forced: `prompt_tokens` is the close tag of a reasoning that reached `thinking_tokens`; `parsed` is then of both turns
+    together, with that tag.
     """
 
     prompt_tokens: list[int]
     completion: Completion
     parsed: Parsed
     messages: list[Message] = field(default_factory=list)
+    forced: bool = False
 
 
 @dataclass
 class Rollout:
-    """One attempt at one problem: one turn, or several with an environment's messages between them.
+    """One attempt at one problem: one turn, or several with an environment's messages or a forced close tag in between.
 
     `group` numbers the problem within its batch (0..P-1); its G members share a problem. `ended`: the model `answered`;
     the token `budget`, the most `turns` or the `context` was used up; or the environment failed (`error`).
@@ -107,7 +112,7 @@ class Rollout:
 
     @property
     def completion(self) -> Completion:
-        """The sampled tokens of all turns as one completion; what the environment wrote is not in it."""
+        """The sampled tokens of all turns as one completion, without what the model was shown in between."""
         if len(self.turns) == 1:
             return self.turns[0].completion
         parts = [turn.completion for turn in self.turns]
@@ -135,8 +140,13 @@ class Rollout:
         return self.ended == "budget"
 
     @property
+    def forced(self) -> bool:
+        """Whether its reasoning was closed by force, at `thinking_tokens`."""
+        return self.turns[-1].forced
+
+    @property
     def parsed(self) -> Parsed:
-        """The last turn: what is graded and shown as the answer."""
+        """What is graded and shown as the answer: the last turn, after a forced close tag with its reasoning."""
         return self.turns[-1].parsed
 
     @property
@@ -160,7 +170,7 @@ class TrainingRow:
     """One rollout as the learner sees it: everything after the question is its response of T tokens.
 
     prompt_tokens, response_tokens [T]: joined as ids, never re-encoded. mask [T]: True at sampled tokens, False at what
-    the environment wrote: attention reads those tokens, but the loss does not.
+    the environment wrote and at a forced close tag: attention reads those tokens, but the loss does not.
     behavior_logprobs [T]: the sampler's log-probabilities; 0 where `mask` is False.
     coefficients [T]: each token's weight in the loss; all normalisation lives here (see rl/losses/base.py).
     kl_weight: weight of the KL penalty at each token; 0 without one. reference_logprobs [T]: the reference policy's

@@ -58,7 +58,9 @@ def open_run(
         stack.callback(blueprint.rewards.close)
         blueprint.rewards.start()
         tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
-        task = open_task(problems.messages, renderer, blueprint.environment, blueprint.model)
+        task = open_task(
+            problems.messages, renderer, blueprint.environment, blueprint.model, blueprint.thinking_tokens
+        )
         problems.keep_short_prompts(task.prompt)
         record_data(directory, problems)
         for each in (problems, *problems.evaluations.values()):

@@ -12,7 +12,8 @@ from rl.rollouts import Rollout, conversation
 def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> list[dict[str, Any]]:
     """Some rollouts of a batch as rows of samples.jsonl: question, answer, verdict and its reason.
 
-    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`.
+    In an environment of several turns also `conversation`, all turns, and what ended the `trajectory`; with
+    `thinking_tokens` also whether the reasoning's close tag was `forced`.
     """
     several_turns = not blueprint.environment.single_turn
     return [
@@ -34,6 +35,7 @@ def samples(blueprint: Blueprint, rollouts: Sequence[Rollout], split: str) -> li
             "reason": r.verdict.reason,
             "rewards": r.rewards,
             "reward": r.reward,
+            **({"forced": r.forced} if blueprint.thinking_tokens is not None else {}),
             **({"conversation": conversation(r), "trajectory": r.ended} if several_turns else {}),
         }
         for r in spread(rollouts, blueprint.samples_per_step)

@@ -15,7 +15,14 @@ from rl.errors import Stopped, UserError
 from rl.jobs import carry_out
 from rl.losses.base import PolicyLoss, weigh
 from rl.losses.correction import corrected, correction_metrics
-from rl.metrics import environment_metrics, evaluated_sets, lag_metrics, rollout_metrics, update_metrics
+from rl.metrics import (
+    environment_metrics,
+    evaluated_sets,
+    lag_metrics,
+    rollout_metrics,
+    thinking_metrics,
+    update_metrics,
+)
 from rl.preflight.check import before_training
 from rl.refilling import refill
 from rl.rollouts import Rollout, TrainingRow
@@ -135,6 +142,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     metrics = {
         **rollout_metrics(rollouts),
         **(environment_metrics(rollouts) if not run.blueprint.environment.single_turn else {}),
+        **(thinking_metrics(rollouts) if run.blueprint.thinking_tokens is not None else {}),
         "budget": run.budget.tokens,
         **update_metrics(stats, batch.learning_rate),
     }

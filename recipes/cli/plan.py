@@ -26,7 +26,7 @@ from rl.data.counting import count_test_rows, load_for_plan
 from rl.data.problems import Peek, peek
 from rl.preflight.token_ceiling import token_ceiling
 from rl.rollouts import Problem
-from rl.task import Task
+from rl.task import Task, require_reasoning
 from rl.terminal import open_console
 
 GLOBAL_GROUPS = (
@@ -110,7 +110,9 @@ def local_renderer(blueprint: Blueprint, composed: Composed) -> tuple[Any, Rende
         # Makes transformers load its tokenizers without torch, which takes a second to import.
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn that torch is missing
-    return open_renderer(blueprint.model, blueprint.renderer)
+    tokenizer, renderer = open_renderer(blueprint.model, blueprint.renderer)
+    require_reasoning(renderer, blueprint.thinking_tokens)
+    return tokenizer, renderer
 
 
 def prompt_view(blueprint: Blueprint, peeked: Peek, renderer: tuple[Any, Renderer] | None) -> Group:
@@ -153,6 +155,16 @@ def evaluated(name: str, rows: int | None) -> str:
     return f"{name} (not known before the download)" if rows is None else f"{name} ({rows:,} problems)"
 
 
+def reasoning_line(blueprint: Blueprint) -> dict[str, str]:
+    """How reasoning and answer share the budget, for a table; {} if the reasoning has no budget of its own."""
+    if blueprint.thinking_tokens is None:
+        return {}
+    left = blueprint.max_tokens - blueprint.thinking_tokens
+    return {
+        "reasoning": f"closed after {blueprint.thinking_tokens:,} of {blueprint.max_tokens:,} tokens, so that {left:,} are left to answer"
+    }
+
+
 def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int | None) -> Table:
     """Optimiser steps and the most completion tokens that the run can sample; see `count_problems` for the counts."""
     table = Table(show_header=False, box=None)
@@ -166,6 +178,7 @@ def cost_table(blueprint: Blueprint, train: int | None, at_most: str, test: int 
     sets = {name: count_test_rows(data) for name, data in blueprint.eval_data.items()}
     ceiling = token_ceiling(blueprint, steps, problems, list(sets.values()) or [test])
     lines = {
+        **reasoning_line(blueprint),
         "train problems": f"{at_most}{train:,}" if train is not None else "not known before the download",
         **({"evaluation sets": ", ".join(map(evaluated, sets, sets.values()))} if sets else {}),
         "rollouts a step": f"{problems} problems x {blueprint.group_size} completions = {rollouts:,}",

@@ -16,6 +16,7 @@ from rl.errors import UserError
 from rl.evaluation.base_and_trained import read_config
 from rl.models.export import find_weights
 
+SHARED = ("eval_data", "thinking_tokens")  # root keys of a run that a command takes over if it has them
 NODES = ("model", "data", "renderer", "rewards")  # the nodes taken from a run's config.yaml
 
 
@@ -59,8 +60,8 @@ def with_run(composed: Composed, run: Mapping[str, Any], budget: Mapping[str, An
             config[key] = value
     if "data" in typed and "eval_data" not in typed:
         run = {**run, "eval_data": {}}  # typed data replaces all that the run was evaluated on
-    sets = ("eval_data",) if "eval_data" in config else ()
-    for node in (*NODES, "environment", "length", "truncated", *sets):
+    shared = (key for key in SHARED if key in config)
+    for node in (*NODES, "environment", "length", "truncated", *shared):
         if node in run and node not in typed:  # runs of older versions lack some of them
             kept = {key: OmegaConf.select(config, key) for key in typed if key.startswith(f"{node}.")}
             config[node] = run[node]

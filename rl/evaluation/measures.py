@@ -21,7 +21,8 @@ from rl.evaluation.statistics import (
     majority_at_k,
     pass_at_k,
 )
-from rl.rollouts import Rollout, cut_at
+from rl.rollouts import Rollout, Turn, cut_at
+from rl.thinking import forced_turn
 
 Estimates = dict[str, Estimate]
 
@@ -35,12 +36,15 @@ def within(rollouts: Iterable[Rollout], budget: int, renderer: Renderer) -> list
 
 
 def _within(rollout: Rollout, budget: int, renderer: Renderer) -> Rollout:
-    turns, left, ended, earned = [], budget, rollout.ended, rollout.earned
+    turns: list[Turn] = []
+    left, ended, earned = budget, rollout.ended, rollout.earned
     for turn in rollout.turns:
         if not left:
             break
         completion = renderer.cut(cut_at(turn.completion, left))
-        if completion != turn.completion:
+        if completion != turn.completion and turn.forced:
+            turn = forced_turn(turns[-1], turn.prompt_tokens, completion, renderer)
+        elif completion != turn.completion:
             turn = replace(turn, completion=completion, parsed=renderer.parse(completion))
         turns.append(turn)
         left -= len(completion.tokens)

@@ -112,8 +112,9 @@ def before_training(run: Run) -> None:
     count, completions = check_size(blueprint)
     prompted = prompts_of(blueprint, run.problems, run.task, count)
     budget = blueprint.budget.first(blueprint.max_tokens)
-    room = prompted.room(blueprint.model)
-    budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if b <= max(budget, room)]
+    room = prompted.room(blueprint.model, run.task.forced_tokens)
+    least = blueprint.thinking_tokens or 0  # a budget must leave tokens for the answer
+    budgets = [b for b in (max(1, budget // 2), budget, 2 * budget) if least < b <= max(budget, room)]
     with progress.task("preflight"):
         sampled = sample_prompts(blueprint, run.task, run.engine.sampler, prompted, completions, budgets[-1])
         try:
@@ -137,10 +138,13 @@ class Prompted:
     problems: Sequence[Problem]
     prompts: Sequence[list[int]]
 
-    def room(self, model: ModelConfig) -> float:
-        """The tokens that remain in the model's context after the longest prompt; inf if the context is unknown."""
+    def room(self, model: ModelConfig, forced: int = 0) -> float:
+        """The tokens that remain in the model's context after the longest prompt; inf if the context is unknown.
+
+        forced: a rollout's tokens that are neither its prompt nor sampled.
+        """
         context = context_of(model)
-        return math.inf if context is None else context - max(map(len, self.prompts))
+        return math.inf if context is None else context - forced - max(map(len, self.prompts))
 
 
 def prompts_of(blueprint: Blueprint, problems: ProblemSet, task: Task, count: int) -> Prompted:

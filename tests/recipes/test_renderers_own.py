@@ -150,7 +150,10 @@ def test_a_class_and_a_function_do() -> None:
         ("FirstTurn", "FirstTurn.prompt leaves out the user turn's text"),
         ("NoParse", r"NoParse.parse returned \(\["),
         ("NoStops", "NoStops.stop_ids is NoneType"),
-        ("Bare", "Bare lacks name, stop_ids, stop_text, prefilled, prompt, parse, cut, fingerprint"),
+        (
+            "Bare",
+            "Bare lacks name, stop_ids, stop_text, prefilled, think_close, prompt, parse, cut, fingerprint",
+        ),
         ("one_argument", r"expected a class or function that takes \(tokenizer, stop_ids\) first"),
         ("needs_more", "renderer.path: missing; expected text"),
     ],

@@ -35,6 +35,7 @@ def last(rows: list[dict], name: str) -> float:
         ("refill=2",),
         ("budget=thinkprune",),
         ("curriculum=pass_rate", "data.train_size=160"),
+        ("thinking_tokens=48",),
         ("loss=gdpo",),
         ("loss.correction=icepop", "loss.updates_per_batch=2"),
     ],
@@ -49,6 +50,9 @@ def test_a_rule_learns_to_answer_inside_the_budget(arguments, tmp_path):
         # Redraws keep nearly every group mixed, also when most problems are solved.
         assert sum(row["sampled_discarded"] for row in rows[-10:]) > 0
         assert last(rows, "by_group/frac_mixed") >= 0.3
+    if "thinking_tokens=48" in arguments:
+        # Nearly every reasoning is closed by force at first; the model learns to close it itself.
+        assert rows[0]["thinking/forced"] >= 0.7 and last(rows, "thinking/forced") <= 0.3
     if "budget=thinkprune" in arguments:
         assert [rows[i]["budget"] for i in (0, 9, 10, 19, 20, 29)] == [128, 128, 96, 96, 64, 64]
     if "curriculum=pass_rate" in arguments:

@@ -43,7 +43,7 @@ def test_each_way_of_ending(family: str, name: str, turn_end: str, text_end: str
     assert renderer.parse(completion(family, answer, "length")) == Parsed(*whole, ended="length")
     cut = answer[:20]
     assert renderer.parse(completion(family, cut, "length")) == Parsed(
-        "2 and 3 make", "", cut, ended="length"
+        "2 and 3 make", "", cut, ended="length", unfinished=True
     )
     no_thought = renderer.parse(completion(family, "5." + turn_end))
     assert no_thought == Parsed("", "5.", "5.", ended="stop")
@@ -55,7 +55,7 @@ def test_reasoning_that_the_prompt_opened() -> None:
     done = renderer.parse(completion("deepseek", "Hm.\n</think>\n\n\\boxed{5}" + DEEPSEEK[1]))
     assert done == Parsed("Hm.", "\\boxed{5}", "Hm.\n</think>\n\n\\boxed{5}", ended="stop", prefilled=True)
     cut = renderer.parse(completion("deepseek", "it is \\boxed{18}, wait", "length"))
-    assert (cut.thinking, cut.text) == ("it is \\boxed{18}, wait", "")
+    assert (cut.thinking, cut.text, cut.unfinished) == ("it is \\boxed{18}, wait", "", True)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2.5"])
@@ -74,6 +74,7 @@ def test_reasoning_that_the_prompt_opened() -> None:
 def test_where_the_answer_starts(family: str, raw: str, thinking: str, text: str) -> None:
     parsed = load(family).parse(completion(family, raw + "<|im_end|>"))
     assert (parsed.thinking, parsed.text, parsed.raw) == (thinking, text, raw)
+    assert parsed.unfinished == (raw == "<think>a</think> 7 <think>b, and")
 
 
 def test_a_tag_spelled_in_letters_is_not_the_model_own_tag() -> None:

@@ -73,6 +73,11 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
                 f"engine.max_lag={self.max_lag}: with environment={blueprint.environment.name} a step's trajectories are"
                 " sampled at that step; type engine.max_lag=0"
             )
+        if self.max_lag and blueprint.thinking_tokens is not None:
+            raise UserError(
+                f"engine.max_lag={self.max_lag}: with thinking_tokens={blueprint.thinking_tokens} a step's answers are sampled at"
+                " that step, after its reasonings; type engine.max_lag=0"
+            )
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:
             raise UserError(
