@@ -23,6 +23,7 @@ def tables() -> str:
     sections = []
     for folder in sorted(RESULTS.glob("*/")):
         results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+        results = [result for result in results if "ratios" in result]  # translate has no peer
         lines = [line for result in results for line in rows(result)]
         sections.append("\n".join([f"### {folder.name.upper()}\n", HEADER, *lines, "", *notes(results)]))
     return "\n\n".join(sections)

@@ -102,7 +102,10 @@ def test_both_sides_of_the_learner_benchmark_have_the_same_gradient(monkeypatch)
     monkeypatch.setattr(learner, "PROMPT_TOKENS", 12)
     monkeypatch.setattr(learner, "COMPLETION_TOKENS", 20)
     gradients = []
-    for update in (learner.ours, lambda model: learner.trl(model, learner.CONTENDERS["trl_accumulating"])):
+    for update in (
+        lambda model: learner.ours(model, "float32"),
+        lambda model: learner.trl(model, learner.CONTENDERS["trl_accumulating"]),
+    ):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **learner.SHAPE))
         assert update(model)["seconds"] > 0

@@ -73,7 +73,8 @@ def test_the_catalogue_has_every_model_s_shape(name: str) -> None:
     shape = shape_of(model)
     layers = shape.layers * sum(inputs * outputs for inputs, outputs in shape.linears.values())
     tables = shape.parameters - layers
-    if not name.startswith("qwen3.5"):  # three of its four layers are of another kind
+    # Three of Qwen3.5's four layers are of another kind; a mixture of experts keeps more weights than a token uses.
+    if not name.startswith("qwen3.5") and "experts" not in model.facts:
         assert tables == pytest.approx(
             shape.vocab_size * shape.hidden_size * (1 if model.facts["tied_embeddings"] else 2), rel=0.02
         )

@@ -75,7 +75,7 @@ def mask(text: str, layout: Layout, shown: bool) -> Masked:
         is_number = re.fullmatch(_NUMBERS, piece) is not None
         if "<<" in piece or "=" in piece or not is_number:
             single.add(number)
-        visible = shown and "<<" not in piece and not re.search(r"[\[\]\n:]", piece.replace(":", "", 1))
+        visible = shown and "<<" not in piece and not re.search(r"[\[\]［］\n:]", piece.replace(":", "", 1))
         return f"[[{number}:{piece}]]" if visible else f"[[{number}]]"
 
     pattern = _PLAIN_PIECE if layout == "marker" else _TEX_PIECE
