@@ -29,14 +29,8 @@ from rl.rollouts import Problem
 from rl.task import Task, require_reasoning
 from rl.terminal import open_console
 
-GLOBAL_GROUPS = (
-    "debug",
-    "sweep",
-    "experiment",
-    "engine",
-    "method",
-    "loss",
-)  # groups that may set root keys, strongest first
+# Groups that may set root keys, strongest first.
+GLOBAL_GROUPS = ("debug", "sweep", "experiment", "method", "loss", "engine")
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -82,10 +76,18 @@ class Origins:
         assert isinstance(self.primary, dict)
         if key in self.primary and raw != self.primary[key]:
             return next(
-                f"{g}={self.choices[g]}" for g in GLOBAL_GROUPS if self.choices.get(g) not in (None, "None")
+                f"{g}={self.choices[g]}" for g in GLOBAL_GROUPS if may_set(g, self.choices.get(g), key)
             )
         whole = re.fullmatch(r"\$\{([\w.]+)\}", str(raw))
         return whole[1] if whole else str(raw) if "${" in str(raw) else ""
+
+
+def may_set(group: str, choice: str | None, key: str) -> bool:
+    """Whether the chosen file of a group sets a root key; True for a file of the user's, which is not read."""
+    if choice in (None, "None"):
+        return False
+    file = CONF / group / f"{choice}.yaml"
+    return not file.is_file() or key in OmegaConf.load(file)
 
 
 def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str, origins: Origins) -> None:

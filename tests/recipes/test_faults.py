@@ -152,12 +152,12 @@ def test_nan_after_nan_stops_the_run_and_a_restart_counts_on(folder):
 
 
 def test_a_reward_that_is_not_finite_leaves_the_batch_without_rewards(caplog):
-    from rl.train import score
+    from rl.scoring import score
 
     class Rewards:
         names = ("mine",)
 
-        def score(self, rollouts):
+        def score(self, rollouts, watch):
             raise NotFinite("rewards.mine: returned nan on problem 7; expected a finite number")
 
     rollouts = [SimpleNamespace(reward=1.0, rewards={}) for _ in range(2)]
