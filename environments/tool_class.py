@@ -91,6 +91,7 @@ class ToolConfig(EnvironmentConfig):
         schemas = []
         for name, method in tool_methods(self.new_tools()).items():
             try:
+                require_named_arguments(method)
                 schemas.append(get_json_schema(method))
             except Exception as error:
                 raise UserError(
@@ -121,7 +122,7 @@ class ToolClassConfig(ToolConfig):
         made = locate(self.path, "environment.path")
         try:
             return made()
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
             raise UserError(
                 f"{self.label}: cannot be made: {type(error).__name__}: {first_line(error)}; expected a class whose"
                 " constructor needs no arguments"
@@ -135,6 +136,21 @@ def tool_methods(tools: Any) -> dict[str, Callable[..., Any]]:
         for name, _ in inspect.getmembers(type(tools), predicate=inspect.isfunction)
         if not name.startswith("_") and name not in _NOT_TOOLS
     }
+
+
+def require_named_arguments(method: Callable[..., Any]) -> None:
+    """Raises TypeError for an argument that a call cannot pass by its name."""
+    for name, parameter in inspect.signature(method).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"a call cannot pass its argument {name} ({parameter.kind.description}) by name")
+
+
+def shortly(value: Any) -> str:
+    """A user's value on one short line."""
+    try:
+        return " ".join(repr(value).split())[:40]
+    except Exception:  # a class may raise here; Python refuses to write out a very large integer
+        return f"{type(value).__name__} that cannot be shown"
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
@@ -188,10 +204,18 @@ class ToolEnvironment(Environment):
         if not hasattr(self._tools, "get_reward"):
             return None
         value = self._asked("get_reward", self._problem)
-        value = value.item() if hasattr(value, "item") else value
-        if value is not None and not isinstance(value, (int, float)):
-            raise Stopped(f"{self._config.label}: get_reward returned {value!r:.40}; expected a number")
-        return None if value is None else float(value)
+        if value is None:
+            return None
+        try:
+            number = value.item() if hasattr(value, "item") else value  # a scalar of numpy or torch
+            if isinstance(number, (int, float)):
+                return float(number)
+        except Exception:  # more than one element, or an integer too large for a float
+            pass
+        raise Stopped(
+            f"{self._config.label}: get_reward returned {shortly(value)} on problem {self._problem}; expected a"
+            " number"
+        )
 
     def _asked(self, method: str, problem: str, **arguments: Any) -> Any:
         """What `reset` or `get_reward` returns. Raises Stopped when it raises or takes too long."""
