@@ -35,7 +35,7 @@ from benchmarks.harness import (
 from benchmarks.trl_baseline import BEST, BFLOAT16, DEFAULTS, Clock, grpo_config
 from rl.engines.local.config import LocalEngineConfig
 from rl.engines.local.learner import LocalLearner
-from rl.engines.local.precision import compute_dtype
+from rl.engines.local.precision import Precision, compute_dtype
 from rl.losses.grpo import GRPO
 from rl.optimizer import OptimizerConfig
 from rl.rollouts import TrainingRow
@@ -119,7 +119,7 @@ def ours(model: PreTrainedModel, compute: Literal["auto", "float32"]) -> Figures
         OptimizerConfig(max_grad_norm=math.inf),
         1.0,
         MICROBATCH_TOKENS,
-        compute=compute_dtype(model, compute),
+        precision=Precision(compute_dtype(model, compute)),
     )
     unscored = [
         TrainingRow(

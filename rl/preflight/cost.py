@@ -81,7 +81,11 @@ def run_cost(
     redrawn = sum((1 - signal) ** draw for draw in range(1, blueprint.refill + 1))
     redraws = Tokens(round(redrawn * prompt), round(redrawn * completion))
     prices = blueprint.engine.usd_per_million(blueprint)
+    again = sum(_read_again(r, blueprint.thinking_tokens) for r in rollouts) / len(rollouts)
+    batches = ((ceiling.training, 1 + redrawn), (ceiling.evaluations, 1), (ceiling.preflight, 1))
+    second_calls = sum(part.batches * part.rollouts * times for part, times in batches)
     tokens = sum(others, (batch_tokens(prompt, completion, blueprint.loss.passes) + redraws) * steps)
+    tokens += Tokens(prefill=round(again * second_calls))
     return RunCost(
         steps=steps,
         rollouts=count,
@@ -100,6 +104,13 @@ def run_cost(
 def _length(rollout: Rollout, max_tokens: int) -> int:
     """Its tokens at a budget of `max_tokens`; one that was cut at a smaller budget uses the whole of a larger one."""
     return max_tokens if rollout.truncated else min(rollout.length, max_tokens)
+
+
+def _read_again(rollout: Rollout, thinking_tokens: int | None) -> int:
+    """The tokens that a second call reads to sample what follows the reasoning's budget; 0 without one."""
+    if thinking_tokens is None or rollout.length <= thinking_tokens:
+        return 0
+    return len(rollout.prompt_tokens) + thinking_tokens + sum(len(t.prompt_tokens) for t in rollout.turns[1:])
 
 
 def forward_seconds_per_token(learner: Learner, rollouts: Sequence[Rollout]) -> float:

@@ -60,6 +60,7 @@ def test_ray_is_connected_to_unless_it_is_to_be_started(monkeypatch):
         (["refill=2", "loss=grpo"], "type refill=0"),
         (["truncated=mask"], "type truncated=zero"),
         (["eval_max_tokens=[32,64]"], "type eval_max_tokens=null"),
+        (["thinking_tokens=16"], "type thinking_tokens=null"),
         (["loss=grpo", "loss.correction=tis"], "type loss.correction=none"),
         (["data.shuffle=false"], "data.shuffle=true"),
         (["keep_best=reward_total"], "keep_best=null"),

@@ -7,7 +7,7 @@ import torch
 
 from rl.engines.local import precision
 from rl.engines.local.learner import LocalLearner
-from rl.engines.local.precision import compute_dtype
+from rl.engines.local.precision import Precision, compute_dtype
 from rl.optimizer import OptimizerConfig
 from tests.helpers.forked import set_up, start, timeless
 
@@ -74,9 +74,11 @@ def test_a_checkpoint_brings_its_precision_along(tmp_path, tiny_random_model):
     model, tokenizer = tiny_random_model()
 
     def learner(compute):
-        return LocalLearner(model, OptimizerConfig(), 1.0, 100, tokenizer=tokenizer, compute=compute)
+        return LocalLearner(
+            model, OptimizerConfig(), 1.0, 100, tokenizer=tokenizer, precision=Precision(compute)
+        )
 
     learner(torch.bfloat16).save(tmp_path)
     resumed = learner(torch.float32)
     resumed.load(tmp_path)
-    assert resumed.compute == torch.bfloat16
+    assert resumed.precision.compute == torch.bfloat16

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from environments.single_turn import SingleTurnConfig
 from recipes.sample import Answers, SampleConfig, question, read_questions, show_rollout, totals
 from rl.blueprint import blueprint_from
 from rl.data.config import DataConfig
@@ -145,7 +146,7 @@ def test_mistakes_are_one_line(folder):
 def test_numbers_out_of_range_are_one_line(key, value):
     config = {
         "model": None, "data": SimpleNamespace(), "renderer": None, "rewards": SimpleNamespace(instruction=None),
-        "run": "run", "adapter": None,
+        "environment": SingleTurnConfig(), "run": "run", "adapter": None,
         "rows": 1, "prompt": None, "file": None, "interactive": False, "max_tokens": 8,
         "temperature": 0.0, "seed": 2**63 - 1, "device": "cpu",
     }  # fmt: skip

@@ -108,6 +108,22 @@ def test_the_price_and_the_time_of_a_run_by_hand() -> None:
     assert cost.usd == pytest.approx((steps + others) / 1e6)
 
 
+def test_a_budget_for_the_reasoning_costs_a_second_reading() -> None:
+    """One of two rollouts goes on after 150 tokens: it reads 50 + 150 again, in 10 x 8 + 2 x 3 + 8 rollouts."""
+    common = ("model=qwen3-8b", "data=word_problems", "batch_size=4", "group_size=2", "max_tokens=256")
+    problem, parsed = Problem("p", "q", "1", "en", "test"), Parsed("", "", "", "length")
+    rollouts = [
+        one_turn(problem, 0, [1] * 50, Completion([1] * n, [-1.0] * n, "stop"), parsed) for n in (100, 200)
+    ]
+    plain, split = (
+        run_cost(
+            composed(*common, f"thinking_tokens={tokens}"), 10, 4, rollouts, 600, 0.005, test_problems=[3]
+        ).usd
+        for tokens in ("null", 150)
+    )
+    assert plain and split and split - plain == pytest.approx(94 * 200 / 2 * 0.195 / 1e6)
+
+
 def test_a_completion_that_was_cut_may_use_the_whole_of_a_wider_budget() -> None:
     """Of two completions at 256 tokens one was cut: the check, at 512, is estimated at 256 / 2 + 512 / 2 a rollout."""
     blueprint = composed("batch_size=4", "group_size=2", "max_tokens=256", "eval_every=0")

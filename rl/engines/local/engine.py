@@ -17,7 +17,7 @@ from rl.engines.local.histories import Histories
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.options import LocalOptions
-from rl.engines.local.precision import autocast, compute_dtype
+from rl.engines.local.precision import Precision, autocast, compute_dtype
 from rl.engines.local.sampler import sample
 from rl.models.adapters import base_facts
 from rl.models.compatibility import require_context, require_vocabulary
@@ -39,19 +39,19 @@ def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> 
     # Every forward pass is a safe point for signals. LlamaDecoder bypasses this hook: the sampler checks per token.
     model.base_model.register_forward_pre_hook(lambda *_: signals.check())
     microbatch = options.microbatch(on_gpu=device.type == "cuda")
-    compute = compute_dtype(model, options.compute)
+    precision = Precision(compute_dtype(model, options.compute))
     learner = LocalLearner(
-        model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base, compute
+        model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base, precision
     )
     kv_gb = options.max_kv_gb or default_kv_gb(device)
-    return Engine(LocalSampler(learner, kv_gb, options.compile), learner)
+    return Engine(LocalSampler(model, precision, kv_gb, options.compile), learner)
 
 
 class LocalSampler(Sampler):
     """Samples from the learner's weights, in its precision. kv_gb: GiB for keys and values; compiled: use torch.compile."""
 
-    def __init__(self, learner: LocalLearner, kv_gb: float, compiled: bool) -> None:
-        self.learner, self.model = learner, learner.model
+    def __init__(self, model: PreTrainedModel, precision: Precision, kv_gb: float, compiled: bool) -> None:
+        self.model, self.precision = model, precision
         self.kv_gb, self.compiled = kv_gb, compiled
         self.histories: Histories | None = None
         self.computed = self.needed = 0
@@ -69,7 +69,10 @@ class LocalSampler(Sampler):
         self.model.eval()  # no dropout: log-probabilities must match the distribution sampled from
         device = self.model.device
         share = 1 if self.histories is None else 1 - 2 * HISTORIES_SHARE
-        with memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"), autocast(device, self.learner.compute):
+        with (
+            memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"),
+            autocast(device, self.precision.compute),
+        ):
             return sample(
                 self.model,
                 prompts,
@@ -99,7 +102,7 @@ class LocalSampler(Sampler):
         return {"tokens/prefilled_over_needed": computed / needed} if needed else {}
 
     def close(self) -> None:
-        del self.learner, self.model
+        del self.model
 
 
 def load_model(

@@ -30,7 +30,7 @@ from rl.engines.local.packing import (
     padded_layout,
     to_device,
 )
-from rl.engines.local.precision import autocast
+from rl.engines.local.precision import Precision, autocast
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss
 from rl.losses.kl import token_kl
@@ -68,7 +68,7 @@ class LocalLearner(Learner):
 
     adapter: the PEFT wrapper around the model, which saves only the adapter; None for full fine-tuning.
     tokenizer, base: saved beside the weights, base from `base_facts`; None for a learner that never saves.
-    compute: precision of matrix products; `load` restores the saved one.
+    precision: of matrix products, float32 by default; `load` restores the saved one.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class LocalLearner(Learner):
         adapter: Any = None,
         tokenizer: Any = None,
         base: Mapping[str, str] | None = None,
-        compute: torch.dtype = torch.float32,
+        precision: Precision | None = None,
     ) -> None:
         self.model, self.adapter, self.tokenizer, self.base = model, adapter, tokenizer, base or {}
         self.temperature = temperature
         self.microbatch_tokens = microbatch_tokens
-        self.compute = compute
+        self.precision = precision or Precision()
         self.halved = False
-        with autocast(model.device, compute):
+        with autocast(model.device, self.precision.compute):
             self.packed_implementation = packed_implementation(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.max_grad_norm = optimizer.max_grad_norm
@@ -236,7 +236,7 @@ class LocalLearner(Learner):
 
     def _forward(self, layout: Layout) -> Tensor:
         """[C] log-probabilities of the sampled tokens."""
-        with autocast(self.model.device, self.compute):
+        with autocast(self.model.device, self.precision.compute):
             hidden = self.model.base_model(**layout.inputs, use_cache=False).last_hidden_state
             return self._token_logprobs(gather(hidden.flatten(0, 1), layout.predicting), layout.targets)
 
@@ -263,7 +263,7 @@ class LocalLearner(Learner):
                 {
                     "weights": self._trained(),
                     "optimizer": self.optimizer.state_dict(),
-                    "compute": self.compute,
+                    "compute": self.precision.compute,
                 },
                 file,
             )
@@ -281,7 +281,7 @@ class LocalLearner(Learner):
             for name, parameter in trained.items():
                 parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.compute = state["compute"]
+        self.precision.compute = state["compute"]
 
     def export(self, path: Path) -> None:
         (self.adapter or self.model).save_pretrained(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,6 +18,13 @@ WORTH_A_TRIAL = 20_000_000
 # bfloat16 costs accuracy, so a CPU must gain clearly by it.
 CLEARLY_FASTER = 0.7
 TRIAL_TOKENS, TRIAL_ROUNDS = 512, 3
+
+
+@dataclass
+class Precision:
+    """compute: of the matrix products of a sampler and its learner, which share this object. `load` may change it."""
+
+    compute: torch.dtype = torch.float32
 
 
 def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:

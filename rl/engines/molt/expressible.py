@@ -119,6 +119,8 @@ def _require_settings(blueprint: Blueprint) -> None:
         "data.shuffle=false: Molt always shuffles the problems; type data.shuffle=true": not blueprint.data.shuffle,
         f"refill={blueprint.refill}: Molt trains on every batch as it is; type refill=0": blueprint.refill
         > 0,
+        f"thinking_tokens={blueprint.thinking_tokens}: Molt samples a turn in one call, so nothing can close its reasoning; type"
+        " thinking_tokens=null": blueprint.thinking_tokens is not None,
         f"truncated={blueprint.rewards.truncated.name}: Molt trains on cut completions too; type truncated=zero or"
         " truncated=scale": blueprint.rewards.truncated.masks,
         f"eval_max_tokens={blueprint.eval_max_tokens}: Molt evaluates with max_tokens only; type eval_max_tokens=null": (
