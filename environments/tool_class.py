@@ -90,8 +90,12 @@ class ToolConfig(EnvironmentConfig):
 
         schemas = []
         for name, method in tool_methods(self.new_tools()).items():
+            if (unnamed := unnamed_argument(method)) is not None:
+                raise UserError(
+                    f"{self.label}: its tool {name} takes {unnamed}, which a call cannot pass by name; expected arguments"
+                    " with a name and a type each (docs/environments.md)"
+                )
             try:
-                require_named_arguments(method)
                 schemas.append(get_json_schema(method))
             except Exception as error:
                 raise UserError(
@@ -138,11 +142,12 @@ def tool_methods(tools: Any) -> dict[str, Callable[..., Any]]:
     }
 
 
-def require_named_arguments(method: Callable[..., Any]) -> None:
-    """Raises TypeError for an argument that a call cannot pass by its name."""
-    for name, parameter in inspect.signature(method).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise TypeError(f"a call cannot pass its argument {name} ({parameter.kind.description}) by name")
+def unnamed_argument(method: Callable[..., Any]) -> str | None:
+    """The first argument that cannot be passed by name, as the signature writes it, e.g. `*items: str`; None if all can."""
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            return str(parameter)
+    return None
 
 
 def shortly(value: Any) -> str:

@@ -29,9 +29,9 @@ def started(name: str) -> Environment:
     ("name", "words"),
     [
         ("ExitsAtOnce", "cannot be made: SystemExit: not today; expected a class whose constructor"),
-        ("AnyNumber", "no schema for its tool go: a call cannot pass its argument places (variadic positional)"),
-        ("AnyNames", "no schema for its tool go: a call cannot pass its argument places (variadic keyword)"),
-        ("ByPosition", "no schema for its tool go: a call cannot pass its argument place (positional-only)"),
+        ("AnyNumber", "its tool go takes *places: 'str', which a call cannot pass by name; expected arguments with"),
+        ("AnyNames", "its tool go takes **places: 'str', which a call cannot pass by name"),
+        ("ByPosition", "its tool go takes place: 'str', which a call cannot pass by name"),
     ],
 )  # fmt: skip
 def test_a_class_that_cannot_work_is_refused_in_one_line(name, words):

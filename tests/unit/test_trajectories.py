@@ -193,8 +193,8 @@ def test_a_prompt_that_fills_the_context_is_an_error():
 
 def test_a_text_of_the_environment_that_fills_the_models_context_is_named():
     with pytest.raises(UserError) as limited:
-        collected(Scripted(4), context=5, added="x" * 9)
-    assert "model: the prompt of problem 0 has 10 tokens, with 9 characters from the environment" in str(
+        collected(Scripted(4), context=11, added="x" * 9)
+    assert "model: the prompt of problem 1 has 11 tokens, with 9 characters from the environment" in str(
         limited.value
     )
     assert "let the environment add less" in str(limited.value) and "a larger one" not in str(limited.value)
