@@ -96,12 +96,15 @@ class ToolConfig(EnvironmentConfig):
                     " with a name and a type each (docs/environments.md)"
                 )
             try:
-                schemas.append(get_json_schema(method))
+                schema = get_json_schema(method)
             except Exception as error:
                 raise UserError(
                     f"{self.label}: no schema for its tool {name}: {first_line(error)}; expected a type and a line"
                     " under Args: of the docstring for each argument (docs/environments.md)"
                 ) from None
+            # A decorated method, or a second name of one, has another name of its own.
+            schema["function"]["name"] = name
+            schemas.append(schema)
         return schemas
 
     def make(self, find_calls: FindCalls) -> Environment:

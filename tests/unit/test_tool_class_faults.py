@@ -63,6 +63,18 @@ def test_a_scalar_is_a_number_and_none_is_no_reward():
     assert started("Nothing").reward() is None
 
 
+def test_each_tool_is_called_by_the_name_that_the_model_is_shown():
+    shown = [tool["function"]["name"] for tool in config("OtherNames").tools]
+    assert shown == ["go", "run", "walk"]
+    texts = []
+    for name, arguments in (("go", "{}"), ("run", '{"place": "sea"}'), ("walk", "{}")):
+        text = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+        messages = started("OtherNames").step(Parsed("", text, text, "stop"))
+        assert messages is not None
+        texts.append(messages[0]["content"])
+    assert texts == ["gone", "ran to sea", "gone"]
+
+
 def test_an_exception_without_readable_text_is_still_a_message_to_the_model():
     environment = started("Raises")
     text = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
