@@ -90,13 +90,21 @@ class ToolConfig(EnvironmentConfig):
 
         schemas = []
         for name, method in tool_methods(self.new_tools()).items():
+            if (unnamed := unnamed_argument(method)) is not None:
+                raise UserError(
+                    f"{self.label}: its tool {name} takes {unnamed}, which a call cannot pass by name; expected arguments"
+                    " with a name and a type each (docs/environments.md)"
+                )
             try:
-                schemas.append(get_json_schema(method))
+                schema = get_json_schema(method)
             except Exception as error:
                 raise UserError(
                     f"{self.label}: no schema for its tool {name}: {first_line(error)}; expected a type and a line"
                     " under Args: of the docstring for each argument (docs/environments.md)"
                 ) from None
+            # A decorated method, or a second name of one, has another name of its own.
+            schema["function"]["name"] = name
+            schemas.append(schema)
         return schemas
 
     def make(self, find_calls: FindCalls) -> Environment:
@@ -121,7 +129,7 @@ class ToolClassConfig(ToolConfig):
         made = locate(self.path, "environment.path")
         try:
             return made()
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
             raise UserError(
                 f"{self.label}: cannot be made: {type(error).__name__}: {first_line(error)}; expected a class whose"
                 " constructor needs no arguments"
@@ -135,6 +143,22 @@ def tool_methods(tools: Any) -> dict[str, Callable[..., Any]]:
         for name, _ in inspect.getmembers(type(tools), predicate=inspect.isfunction)
         if not name.startswith("_") and name not in _NOT_TOOLS
     }
+
+
+def unnamed_argument(method: Callable[..., Any]) -> str | None:
+    """The first argument that cannot be passed by name, as the signature writes it, e.g. `*items: str`; None if all can."""
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            return str(parameter)
+    return None
+
+
+def shortly(value: Any) -> str:
+    """A user's value on one short line."""
+    try:
+        return " ".join(repr(value).split())[:40]
+    except Exception:  # a class may raise here; Python refuses to write out a very large integer
+        return f"{type(value).__name__} that cannot be shown"
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
@@ -188,10 +212,18 @@ class ToolEnvironment(Environment):
         if not hasattr(self._tools, "get_reward"):
             return None
         value = self._asked("get_reward", self._problem)
-        value = value.item() if hasattr(value, "item") else value
-        if value is not None and not isinstance(value, (int, float)):
-            raise Stopped(f"{self._config.label}: get_reward returned {value!r:.40}; expected a number")
-        return None if value is None else float(value)
+        if value is None:
+            return None
+        try:
+            number = value.item() if hasattr(value, "item") else value  # a scalar of numpy or torch
+            if isinstance(number, (int, float)):
+                return float(number)
+        except Exception:  # more than one element, or an integer too large for a float
+            pass
+        raise Stopped(
+            f"{self._config.label}: get_reward returned {shortly(value)} on problem {self._problem}; expected a"
+            " number"
+        )
 
     def _asked(self, method: str, problem: str, **arguments: Any) -> Any:
         """What `reset` or `get_reward` returns. Raises Stopped when it raises or takes too long."""

@@ -25,7 +25,7 @@ class EnvironmentReward:
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         if any(rollout.earned is None and rollout.ended != "error" for rollout in rollouts):
             raise UserError(
-                "rewards=environment: the environment gives no reward of its own; define get_reward() in your class, or"
-                " type rewards=boxed to grade the last answer"
+                "the environment gave no reward; return a number from get_reward() in your class, or type rewards=boxed"
+                " to grade the last answer"
             )
         return [rollout.earned or 0.0 for rollout in rollouts]

@@ -21,7 +21,11 @@ class NotFinite(UserError):
 
 def reason_of(error: BaseException) -> str:
     """Why something failed, for status.json: a UserError's own line; for other errors, type and text."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".strip(": ")
+    return (
+        str(error)
+        if isinstance(error, UserError)
+        else f"{type(error).__name__}: {text_of(error)}".strip(": ")
+    )
 
 
 def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
@@ -35,7 +39,7 @@ def nearest(given: str, known: Iterable[str], count: int = 1) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """An error's first sentence, to quote inside our own message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    return (text_of(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
 
 
 def require(condition: bool, key: str, value: Any, expected: str, example: Any) -> None:
@@ -46,4 +50,12 @@ def require(condition: bool, key: str, value: Any, expected: str, example: Any) 
 
 def one_line(error: BaseException) -> str:
     """Any error with its type, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(text_of(error).split())}"
+
+
+def text_of(error: BaseException) -> str:
+    """An error's text; "" when a user's exception class cannot even say it."""
+    try:
+        return str(error)
+    except BaseException:  # also SystemExit: whoever reports an error must not raise another
+        return ""

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Union
 
-from rl.errors import UserError, nearest
+from rl.errors import UserError, first_line, nearest
 
 TARGET = "_target_"
 
@@ -33,14 +33,17 @@ def locate(target: str, key: str) -> Any:
     """The class or function that `package.module.Name` names."""
     module_name, _, name = str(target).rpartition(".")
     try:
+        if not all(str(target).split(".")) or not module_name:
+            raise ValueError("no module and name joined by a dot")
         found = getattr(importlib.import_module(module_name), name)
         if not callable(found):
             raise TypeError(f"{name} is {type(found).__name__}, no class or function")
         inspect.signature(found)
         return found
-    except Exception as error:  # the user's own module may raise anything
+    except (Exception, SystemExit) as error:  # the user's own module may raise anything, or call exit()
+        why = f"it calls exit({error.code!r})" if isinstance(error, SystemExit) else first_line(error)
         raise UserError(
-            f"{key}={target}: cannot be imported ({error}); expected package.module.Name of a class or function"
+            f"{key}={target}: cannot be imported ({why}); expected package.module.Name of a class or function"
             " on the Python path (PYTHONPATH=FOLDER or --config-dir=FOLDER adds one)"
         ) from None
 

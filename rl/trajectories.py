@@ -169,16 +169,24 @@ class Walk:
             added = one.environment.start(one.problem)
         except UserError:
             raise
-        except Exception as error:  # the environment may be a user's
+        except (Exception, SystemExit) as error:  # the environment may be a user's, and may call exit()
             raise Stopped(
                 f"environment={self.name}: start failed on problem {one.problem.id}: {one_line(error)}"
             ) from error
         one.append(self.task.prompt(one.problem, added), [])
         if len(one.history) >= self.task.max_context:
-            raise UserError(
-                f"environment.max_context={self.task.environment.max_context}: a prompt has {len(one.history)} tokens and"
-                f" the context holds {self.task.max_context}; type a larger one, or a smaller data.max_prompt_tokens"
-            )
+            raise UserError(self.too_long(one, added))
+
+    def too_long(self, one: Trajectory, added: str) -> str:
+        """What to say of a prompt that leaves no room for an answer."""
+        limit, most = self.task.environment.max_context, self.task.max_context
+        what = f"environment.max_context={limit}" if limit == most else "model"
+        adds = f", with {len(added):,} characters from the environment" if added else ""
+        change = "a larger one, or " if limit == most else ""
+        return (
+            f"{what}: the prompt of problem {one.problem.id} has {len(one.history)} tokens{adds}, and the context holds"
+            f" {most}; type {change}a smaller data.max_prompt_tokens{', or let the environment add less' * bool(added)}"
+        )
 
     def sample(self, live: Sequence[Trajectory], number: int) -> None:
         """Samples the next turn of each live trajectory: with what is left of its budget and of its context."""
@@ -252,7 +260,7 @@ class Walk:
             return call()
         except UserError:
             raise
-        except Exception as error:  # the environment may be a user's
+        except (Exception, SystemExit) as error:  # the environment may be a user's, and may call exit()
             log.warning(
                 "environment=%s: failed on problem %s: %s", self.name, one.problem.id, one_line(error)
             )

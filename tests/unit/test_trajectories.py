@@ -185,8 +185,28 @@ def test_a_server_that_is_gone_ends_the_run():
 
 
 def test_a_prompt_that_fills_the_context_is_an_error():
-    with pytest.raises(UserError, match=r"environment\.max_context=2: a prompt has 2 tokens"):
+    with pytest.raises(UserError) as limited:
         collected(Scripted(4), max_context=2)
+    expected = "environment.max_context=2: the prompt of problem 1 has 2 tokens, and the context holds 2; type a larger one"
+    assert expected in str(limited.value)
+
+
+def test_a_text_of_the_environment_that_fills_the_models_context_is_named():
+    with pytest.raises(UserError) as limited:
+        collected(Scripted(4), context=11, added="x" * 9)
+    assert "model: the prompt of problem 1 has 11 tokens, with 9 characters from the environment" in str(
+        limited.value
+    )
+    assert "let the environment add less" in str(limited.value) and "a larger one" not in str(limited.value)
+
+
+def test_an_environment_that_calls_exit_ends_its_trajectory_only(caplog):
+    def leave():
+        raise SystemExit(3)
+
+    rollouts = collected(Scripted(4, 3), text=leave)
+    assert [rollout.ended for rollout in rollouts] == ["error", "error"]
+    assert "SystemExit: 3" in caplog.text
 
 
 def test_a_concurrent_sampler_gets_each_trajectory_alone():
