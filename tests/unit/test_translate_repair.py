@@ -167,6 +167,14 @@ def test_a_source_in_another_order_is_pointed_out(tmp_path):
     assert "more than half left out: do the rows of train.jsonl have the same order?" in done.stdout
 
 
+def test_rows_in_the_wrong_language_are_left_out_without_a_source(tmp_path):
+    japanese = {"question": "トムはりんごを5個持っています。何個ありますか？", "answer": "5個です。\n#### 5"}
+    english = {"question": "Tom has 5 apples. How many are there?", "answer": "He has 5.\n#### 5"}
+    write(tmp_path / "mixed.jsonl", [japanese, english])
+    done = run_recipe("translate", "repair=mixed.jsonl", "data=gsm8k_ja", "out=repaired", cwd=tmp_path)
+    assert "train: 2 rows, 1 kept, 1 left out: 1 wrong language" in done.stdout, done.stderr
+
+
 def test_what_repair_cannot_read(tmp_path):
     for arguments, message in {
         ("repair=missing.jsonl",): "repair=missing.jsonl: no such file or folder",
