@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -215,9 +216,12 @@ def _files_of_split(folder: Path, split: str, key: str) -> list[Path]:
 
 
 def _parquet_dataset(files: list[Path]) -> Any:
-    from datasets import Dataset
+    from datasets import Dataset, disable_progress_bars
     from datasets.exceptions import DatasetsError
+    from datasets.utils.logging import set_verbosity
 
+    disable_progress_bars()  # for converting and filtering; download bars stay
+    set_verbosity(logging.CRITICAL)  # it logs what it raises
     try:
         return Dataset.from_parquet([str(file) for file in files])
     except (OSError, ValueError, DatasetsError) as error:

@@ -15,9 +15,9 @@ DISK_ERRORS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
     errno.EFBIG: "raise the file-size limit (ulimit -f)",
-    errno.EROFS: "give a run_dir that can be written",
-    errno.EACCES: "give a run_dir that can be written",
-    errno.EPERM: "give a run_dir that can be written",
+    errno.EROFS: "give another {key}, which can be written",
+    errno.EACCES: "give another {key}, which can be written",
+    errno.EPERM: "give another {key}, which can be written",
 }
 
 
@@ -39,8 +39,9 @@ def disk_errors(key: str, folder: str | Path | None = None) -> Iterator[None]:
             ) from error
         if code is None:
             raise
+        remedy = DISK_ERRORS[code].format(key=key.partition("=")[0])
         raise UserError(
-            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {DISK_ERRORS[code]} and repeat the"
+            f"{key}: cannot be written{f' ({file})' if file else ''}: {os.strerror(code)}; {remedy} and repeat the"
             " same command; complete files are unchanged"
         ) from error
 

@@ -114,7 +114,17 @@ def test_a_server_that_cannot_be_used(folder, answer, message):
 def test_no_server(folder):
     with Server(good) as server:
         pass
-    assert "cannot be reached" in translate(folder, server, "server.retries=0", code=2)
+    error = translate(folder, server, "server.retries=0", code=2)
+    assert "cannot be reached (All connection attempts failed)" in error
+
+
+@pytest.mark.parametrize("key", ["sk-secret\n", "sk-secret\r", "sk secret", "sk-鍵"])
+def test_a_key_that_cannot_be_sent(folder, key):
+    """It would be repeated as a broken connection, or every row would be left out."""
+    with Server(good) as server:
+        error = translate(folder, server, code=2, environment={"OPENAI_API_KEY": key})
+    assert "OPENAI_API_KEY: holds a blank, a line break" in error and "secret" not in error
+    assert server.requests == [] and not (folder / "ja").exists()
 
 
 def test_a_row_that_the_server_refuses_is_left_out(folder):
@@ -155,6 +165,20 @@ def test_the_plan_shows_prompts_tokens_and_cost_and_asks_no_server(folder):
         (["prompts.question='Translate it'"], "prompts.question: lacks {text}"),
         (["atempts=2"], "no such key: atempts; did you mean attempts?"),
         (["push=true"], "repo_id=null: push=true needs a repository name"),
+        (["out="], "out=: expected a folder"),
+        (["repair=", "data=gsm8k_ja"], "repair=: expected a file or a folder"),
+        (["splits=[train,train]"], "splits=['train', 'train']: expected train, test or both"),
+        (["attempts=1000000"], "attempts=1000000: expected an integer from 1 to 100"),
+        (["price.input=inf", "price.output=1"], "price.input=inf: expected US dollars for a million tokens"),
+        (["price.input=1"], "price.input=1: needs the other price too; e.g. price.output=0.5"),
+        (["server.temperature=nan"], "server.temperature=nan: expected a number of 0 or more"),
+        (["server.timeout=inf"], "server.timeout=inf: expected seconds above 0"),
+        (["+server.extra.stream=true"], "server.extra.stream=True: recipes.translate sets this field itself"),
+        (["server=http://localhost:1", "model="], "expected a model of the server"),
+        (
+            ["server=http://localhost:1", "model=m", "server.key_env=NO_SUCH_KEY"],
+            "server.key_env=NO_SUCH_KEY: this environment variable is not set",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(folder, arguments, message):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rl.data.translate.rows import Result, SourceRow
 from rl.data.translate.sample import table
 from tests.helpers.openai_server import Answer, Server, good, is_solution, text_of
-from tests.recipes.test_translate import folder, read, translate, write
+from tests.recipes.test_translate import ROWS, folder, read, translate, write
 
 __all__ = ["folder"]
 
@@ -63,6 +63,16 @@ def test_formulas_code_and_boxes_come_back_as_they_were(folder):
     assert "```python\nprint(28 * 9 / 1600)\n```" in written["solution"]
     for request in server.requests:
         assert "63" not in request["messages"][1]["content"], "the gold left the machine"
+
+
+def test_a_source_with_its_answer_twice_gets_it_once(folder):
+    gold = ROWS[0]["answer"].rpartition("\n")[2]
+    write(folder / "en" / "train.jsonl", [{**ROWS[0], "answer": f"{ROWS[0]['answer']}\n{gold}"}])
+    with Server(good) as server:
+        out = translate(folder, server, "splits=[train]")
+    assert "train: 1 rows, 1 kept; repaired: 1 marker doubled" in out
+    answer = read(folder / "ja" / "train.jsonl")[0]["answer"]
+    assert answer.count("####") == 1 and answer.endswith(f"\n{gold}")
 
 
 def test_rows_with_a_bare_answer(folder):

@@ -142,6 +142,32 @@ def test_texts(text, reasons):
     assert found[: len(reasons)] == reasons and bool(found) == bool(reasons)
 
 
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        (GOOD, []), ("3x=6, x=2", []), ("12 km + 3 km = 15 km", []), ("**5個**です。", []),
+        ("He has 3 apples left.", ["wrong_language"]), (SOURCE, ["wrong_language"]),
+        ("汤姆有三只狗和一只猫，他每天给它们每只喂食两次，他非常喜欢它们。", ["wrong_language"]),
+        ("<think>トムは犬を", ["thinking"]), ("申し訳ありませんが、お答えできません。", ["refusal"]), ("…", ["empty"]),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_texts_whose_source_is_unknown(text, reasons):
+    assert [fault.reason for fault in text_faults("", text, JAPANESE)] == reasons
+
+
+def test_equations_are_the_same_in_both_languages():
+    assert [*text_faults("x+3y=6, x=2", "x+3y=6, x=2", JAPANESE)] == []
+    assert [fault.reason for fault in text_faults("x eggs", "x eggs", JAPANESE)] == ["same_as_source"]
+
+
+def test_prices_are_no_formula():
+    """All of the text between two dollar signs counts, on one line as on two."""
+    source = "Each hour of work gives $12.\nShe earned that for one whole hour and then got $5 more."
+    japanese = "1時間の仕事で$12もらえます。彼女は1時間ちょうど働いてその分をもらい、さらに$5です。"
+    assert [*text_faults(source, japanese, JAPANESE)] == []
+
+
 def test_formulas_leave_as_marks():
     question = mask("In 2010 at 9:30 she paid $1.5 million for 3/4 of it.", "marker", shown=True)
     assert question.text == "In [[1:2010]] at [[2:9:30]] she paid $[[3:1.5 million]] for [[4:3/4]] of it."

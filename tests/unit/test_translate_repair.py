@@ -9,6 +9,7 @@ import pytest
 
 from rl.data.translate.answers import gold_of, split_answer
 from rl.data.translate.checks import Direction
+from rl.data.translate.journal import locked
 from rl.data.translate.repair import repair_row, tidy
 from tests.helpers.recipes import run_recipe, shared_dir
 
@@ -165,6 +166,63 @@ def test_a_source_in_another_order_is_pointed_out(tmp_path):
     done = run_recipe("translate", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "more than half left out: do the rows of train.jsonl have the same order?" in done.stdout
+
+
+def test_rows_in_the_wrong_language_are_left_out_without_a_source(tmp_path):
+    japanese = {"question": "トムはりんごを5個持っています。何個ありますか？", "answer": "5個です。\n#### 5"}
+    english = {"question": "Tom has 5 apples. How many are there?", "answer": "He has 5.\n#### 5"}
+    write(tmp_path / "mixed.jsonl", [japanese, english])
+    done = run_recipe("translate", "repair=mixed.jsonl", "data=gsm8k_ja", "out=repaired", cwd=tmp_path)
+    assert "train: 2 rows, 1 kept, 1 left out: 1 wrong language" in done.stdout, done.stderr
+
+
+def test_a_repaired_set_is_not_overwritten_by_another(tmp_path):
+    """Neither with another file nor with itself; the same file is repaired again as often as wanted."""
+    for name in ("a.jsonl", "b.jsonl"):
+        write(tmp_path / name, [{"question": "何個ありますか？", "answer": f"{len(name)}個です。\n#### 7"}])
+
+    def repair(given: str) -> str:
+        done = run_recipe("translate", f"repair={given}", "data=gsm8k_ja", "out=out", cwd=tmp_path)
+        assert done.returncode in (0, 2) and done.stderr.count("\n") == bool(done.returncode), done.stderr
+        return done.stderr
+
+    assert repair("a.jsonl") == ""
+    before = (tmp_path / "out" / "train.jsonl").read_bytes()
+    for other in ("b.jsonl", "out", "out/train.jsonl"):
+        assert "was started with other choices (repair: " in repair(other)
+    assert (
+        repair(str(tmp_path / "a.jsonl")) == "" and (tmp_path / "out" / "train.jsonl").read_bytes() == before
+    )
+    with locked(tmp_path / "out" / "work"):
+        assert "another process" in repair("a.jsonl")
+    (tmp_path / "out" / "work" / "job.json").write_text("[]")
+    assert "was started with other choices" in repair("a.jsonl")
+
+
+def test_places_that_hold_no_set(tmp_path):
+    write(tmp_path / "ja.jsonl", [{"question": "何個ありますか？", "answer": "7個です。\n#### 7"}])
+    (tmp_path / "file").write_text("mine")
+    for out, message in {
+        "file": "is a file; type an empty or a new folder",
+        "file/below": "cannot create this folder (Not a directory); give another out",
+        "/proc/nowhere": "cannot create this folder (No such file or directory); give another out",
+    }.items():
+        done = run_recipe("translate", "repair=ja.jsonl", "data=gsm8k_ja", f"out={out}", cwd=tmp_path)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_parquet_file_prints_nothing_of_its_own(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"question": "何個ありますか？", "answer": "7個です。\n#### 7", "language": "ja"}]
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "good.parquet")
+    (tmp_path / "bad.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:300])
+    done = run_recipe("translate", "repair=good.parquet", "data=gsm8k_ja", "out=good", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run_recipe("translate", "repair=bad.parquet", "data=gsm8k_ja", "out=bad", cwd=tmp_path)
+    assert (
+        done.returncode == 2 and "cannot be read as Parquet" in done.stderr and done.stderr.count("\n") == 1
+    )
 
 
 def test_what_repair_cannot_read(tmp_path):

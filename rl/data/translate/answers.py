@@ -43,6 +43,13 @@ def join_answer(solution: str, last: str) -> str:
     return f"{solution.rstrip()}\n{last}" if solution and last else solution or last
 
 
+def single_marker(last: str, layout: Layout) -> str:
+    """A gold line that states the same value twice, with the value once; any other as it is."""
+    doubled = layout == "marker" and len(_MARKER.findall(last)) > 1
+    gold = gold_of(last, layout) if doubled else None
+    return f"#### {gold}" if gold is not None else last
+
+
 def without_markers(solution: str) -> str:
     """A translated solution without gold lines that the translator made up."""
     return _MARKER_LINE.sub("", solution).rstrip() if _MARKER.search(solution) else solution

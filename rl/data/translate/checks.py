@@ -49,7 +49,12 @@ _THINKING = re.compile(
 _MARKDOWN = re.compile(r"```|\*\*[^*\n]+\*\*|(?:\A|\n)#{1,3} \S|(?:\A|\n)\s*[-*] \S")
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
 _JAPANESE = re.compile("[\u3041-\u30ff\u3400-\u9fff々〇]")
-_TEX = re.compile(r"```.*?(?:```|\Z)|\$[^$\n]+\$|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
+# The signs of two prices, "$12 and $5", enclose no formula.
+_TEX = re.compile(r"```.*?(?:```|\Z)|\$(?!\s)[^$\n]*[^$\s]\$(?!\d)|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
+_VARIABLE = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])")  # x in 3x=6 belongs to no language
+_UNIT = re.compile(
+    r"(?<![A-Za-z])[A-Za-z]{2}(?![A-Za-z])"
+)  # km; without a source it cannot be told from a word
 _SHORT = 20  # letters: the length of shorter texts says nothing
 LENGTH_RATIOS = {"ja": (0.12, 1.3), "en": (0.7, 8.0)}  # letters of the translation over letters of the source
 
@@ -84,7 +89,11 @@ class Direction:
 
 
 def text_faults(source: str, translation: str, direction: Direction) -> Iterator[Fault]:
-    """Faults of any translated text. Raises nothing; a text without letters on both sides is fine."""
+    """Faults of any translated text. Raises nothing; a text without letters on both sides is fine.
+
+    source: "" if unknown; the checks that compare with it are then left out.
+    """
+    known = bool(source)
     source, text = without_marks(source), without_marks(translation)
     if not any(map(str.isalnum, translation)):
         yield Fault("empty")
@@ -96,18 +105,17 @@ def text_faults(source: str, translation: str, direction: Direction) -> Iterator
         yield Fault("refusal")
     if (found := _THINKING.search(translation)) and not _THINKING.search(source):
         yield Fault("thinking", f"{found[0].strip()!r}")
-    if (found := _MARKDOWN.search(text)) and not _MARKDOWN.search(source):
+    if known and (found := _MARKDOWN.search(text)) and not _MARKDOWN.search(source):
         yield Fault("markdown", f"{found[0].strip()!r:.40}")
     ours, theirs = _letters(source), _letters(text)
-    if not ours:
+    if known and not ours:
         return
-    if ours == theirs and len(ours) > 3:
+    if ours == theirs and len(ours) > 3 and _letters(_VARIABLE.sub(" ", source)):
         yield Fault("same_as_source")
-    elif (share := language_share(text, direction.to)) < direction.share:
+    elif (share := language_share(text if known else _UNIT.sub(" ", text), direction.to)) < direction.share:
         yield Fault("wrong_language", f"{share:.0%} of its letters are {LANGUAGES[direction.to]}")
     low, high = direction.ratios or LENGTH_RATIOS[direction.to]
-    ratio = len(theirs) / len(ours)
-    if len(ours) >= _SHORT and not low <= ratio <= high:
+    if len(ours) >= _SHORT and not low <= (ratio := len(theirs) / len(ours)) <= high:
         yield Fault("length_ratio", f"{ratio:.2f} times as long as the source")
 
 
@@ -174,8 +182,8 @@ def gold_faults(source: str, translation: str, layout: Layout) -> Iterator[Fault
 
 
 def language_share(text: str, language: str) -> float:
-    """The share of the letters that are of the language; Chinese, which has no kana, counts as 0 for Japanese."""
-    letters = _letters(text)
+    """The share of the letters, without variables, in the language; Chinese, which has no kana, is 0 for Japanese."""
+    letters = _letters(_VARIABLE.sub(" ", text))
     if not letters:
         return 1.0
     if language == "en":

@@ -37,9 +37,13 @@ class Choices:
 
     def __post_init__(self) -> None:
         require(1 <= self.requests <= 1000, "requests", self.requests, "an integer from 1 to 1000", 32)
-        require(self.attempts >= 1, "attempts", self.attempts, "an integer of 1 or more", 3)
+        require(1 <= self.attempts <= 100, "attempts", self.attempts, "an integer from 1 to 100", 3)
         require(self.sample >= 0, "sample", self.sample, "an integer of 0 or more", 20)
-        require(bool(self.splits), "splits", self.splits, "train, test or both", "[train,test]")
+        splits = self.splits
+        once = bool(splits) and len(splits) == len(set(splits))
+        require(once, "splits", splits, "train, test or both", "[train,test]")
+        require(bool(self.out.strip()), "out", self.out, "a folder", "gsm8k_ja")
+        require(self.repair != "", "repair", "", "a file or a folder, or null", "ja.jsonl")
         if self.data.generator:
             raise UserError(
                 f"data={self.data.name}: generates its problems; expected a data set of rows; e.g. data=gsm8k"

@@ -5,6 +5,7 @@ The pauses and repetitions after 429, 5xx, time-outs and broken connections are 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -111,8 +112,12 @@ class Client:
             raise Unusable(first_line(error)) from None
         except openai.OpenAIError as error:
             raise self._failure(error, model) from None
-        except ValueError as error:  # a body that is no JSON
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise Unusable(f"no JSON: {first_line(error)}") from None
+        except (TypeError, ValueError) as error:  # e.g. a number in server.extra that JSON does not have
+            raise UserError(
+                f"server={self.url}: a request cannot be sent ({first_line(error)}); check the options of server="
+            ) from None
         return _reply(completion, messages)
 
     def _open(self) -> Any:
@@ -154,8 +159,9 @@ class Client:
                 " server.timeout or fewer requests; finished rows are kept"
             )
         if isinstance(error, openai.APIConnectionError):
+            cause = first_line(error.__cause__ or error).replace(self._server.key, "...")
             return UserError(
-                f"{where}: cannot be reached ({said}); start the server and repeat the same command; finished rows are kept"
+                f"{where}: cannot be reached ({cause}); start the server and repeat the same command; finished rows are kept"
             )
         return UserError(f"{where}: {said}; repeat the same command later; finished rows are kept")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import string
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from rl.errors import UserError, require
 from rl.models.hub import is_address
 
 Language = Literal["en", "ja"]
+RESERVED = ("messages", "model", "stream", "n")  # fields of a request that are the recipe's own
+DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 PART_FIELDS = {"text", "question", "question_translation", "language"}
 
 
@@ -24,7 +27,7 @@ class Server:
 
     url: str | None = None
     model: str | None = None
-    key_env: str = "OPENAI_API_KEY"
+    key_env: str = DEFAULT_KEY_ENV
     timeout: float = 300.0
     retries: int = 10
     max_tokens: int = 4096
@@ -36,18 +39,37 @@ class Server:
             raise UserError(
                 f"server={self.url}: expected an address with http:// or https://; e.g. server=http://localhost:8000/v1"
             )
-        require(self.timeout > 0, "server.timeout", self.timeout, "seconds above 0", 300)
+        require(0 < self.timeout < math.inf, "server.timeout", self.timeout, "seconds above 0", 300)
         require(self.retries >= 0, "server.retries", self.retries, "an integer of 0 or more", 10)
         require(self.max_tokens >= 1, "server.max_tokens", self.max_tokens, "an integer of 1 or more", 4096)
+        heat = self.temperature
+        is_heat = heat is None or 0 <= heat < math.inf
+        require(is_heat, "server.temperature", heat, "a number of 0 or more, or null", 0.7)
+        if taken := [name for name in RESERVED if name in self.extra]:
+            raise UserError(
+                f"server.extra.{taken[0]}={self.extra[taken[0]]}: recipes.translate sets this field itself; remove it"
+            )
 
     def require_named(self) -> tuple[str, str]:
-        """The address and the model. Raises UserError if one is missing."""
+        """The address and the model. Raises UserError if one is missing, or if there can be no key in `key_env`."""
         if self.url is None:
             raise UserError(
                 "server=null: expected the address of an OpenAI-compatible server; e.g. server=http://localhost:8000/v1"
             )
-        if self.model is None:
-            raise UserError("model=null: expected a model of the server; e.g. model=openai/gpt-oss-120b")
+        if not self.model:
+            raise UserError(
+                f"model={self.model or 'null'}: expected a model of the server; e.g. model=openai/gpt-oss-120b"
+            )
+        if self.key_env != DEFAULT_KEY_ENV and not os.environ.get(self.key_env):
+            raise UserError(
+                f"server.key_env={self.key_env}: this environment variable is not set; type export {self.key_env or 'NAME'}=KEY"
+                " first, or leave server.key_env out for a server without keys"
+            )
+        if not (self.key.isascii() and self.key.isprintable() and " " not in self.key):
+            raise UserError(
+                f"{self.key_env}: holds a blank, a line break or a character that no key has; set this environment variable"
+                " to the key alone"
+            )
         return self.url, self.model
 
     @property
@@ -67,11 +89,17 @@ class Price:
         for name in ("input", "output"):
             value = getattr(self, name)
             require(
-                value is None or value >= 0,
+                value is None or 0 <= value < math.inf,
                 f"price.{name}",
                 value,
                 "US dollars for a million tokens, 0 or more",
                 0.6,
+            )
+
+        if (self.input is None) != (self.output is None):
+            given, missing = ("input", "output") if self.output is None else ("output", "input")
+            raise UserError(
+                f"price.{given}={getattr(self, given):g}: needs the other price too; e.g. price.{missing}=0.5"
             )
 
     @property

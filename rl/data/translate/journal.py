@@ -51,7 +51,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder)
+        self._lock = locked(folder)
         self._file = (folder / "answers.jsonl").open("a+b")
         self._places: dict[bytes, int] = {}
         self.spent: dict[str, Spent] = {}
@@ -109,17 +109,20 @@ def request_key(model: str, messages: Messages, attempt: int) -> bytes:
 
 
 def _reply(row: dict[str, Any]) -> Reply:
-    return Reply(row["text"], row["finish"], row["prompt_tokens"], row["completion_tokens"])
+    return Reply(
+        str(row["text"]), str(row["finish"]), int(row["prompt_tokens"]), int(row["completion_tokens"])
+    )
 
 
-def _locked(folder: Path) -> IO[str]:
+def locked(folder: Path) -> IO[str]:
+    """The lock of a folder `work`, held until it is closed. Raises UserError if another process has it."""
     lock = (folder / ".lock").open("a+", encoding="utf-8")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
         raise UserError(
-            f"out={folder.parent}: another process ({lock.read().strip()}) is translating into it; wait for it, or type"
+            f"out={folder.parent}: another process ({lock.read().strip()}) is writing into it; wait for it, or type"
             " another out"
         ) from None
     lock.truncate(0)

@@ -16,6 +16,7 @@ from rl.data.translate.checks import Fault
 from rl.data.translate.repair import Repaired
 from rl.data.translate.rows import Result
 from rl.errors import UserError
+from rl.storage.disk import made_folder
 from rl.storage.jsonl import write_row
 
 WORK = "work"  # the folder of what resuming needs; it is not pushed
@@ -208,6 +209,7 @@ def require_own(folder: Path, job: Mapping[str, Any]) -> None:
             before = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             before = {}
+        before = before if isinstance(before, dict) else {}
         changed = [name for name in job if before.get(name) != job[name]]
         if changed:
             said = "; ".join(f"{name}: {_short(before.get(name))} -> {_short(job[name])}" for name in changed)
@@ -215,11 +217,14 @@ def require_own(folder: Path, job: Mapping[str, Any]) -> None:
                 f"out={folder}: was started with other choices ({said}); type the same ones to go on, or another out"
             )
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"out={folder}: is a file; type an empty or a new folder")
+    if folder.exists() and any(folder.iterdir()):
         raise UserError(
             f"out={folder}: holds something other than a translation; type an empty or a new folder"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made_folder("out", path.parent.parent)
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(job, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

@@ -95,24 +95,17 @@ def _checked(
 ) -> Iterator[Fault]:
     solution = split_answer(row.answer, layout).solution
     body = split_answer(original_answer, layout).solution
-    yield from _texts(original, row.question, direction)
+    yield from text_faults(original, row.question, direction)
     if original:
         yield from question_faults(original, row.question, direction)
     if solution:
-        yield from _texts(body, solution, direction)
+        yield from text_faults(body, solution, direction)
         yield from calculation_faults(body, solution)
         yield from solution_faults((original, row.question), (body, solution), direction)
     elif body:
         yield Fault("empty", "solution")
     if original_answer and not row.faults:
         yield from gold_faults(original_answer, row.answer, layout)
-
-
-def _texts(original: str, text: str, direction: Direction) -> Iterator[Fault]:
-    """The checks of a text; without its original, those that need none."""
-    for fault in text_faults(original or text, text, direction):
-        if original or fault.reason != "same_as_source":
-            yield fault
 
 
 def _repair_marker(row: Repaired, original_answer: str) -> None:

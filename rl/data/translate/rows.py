@@ -120,7 +120,9 @@ class Translator:
             asked, self._wording.request("question", asked.masked, row, ""), direction, result
         )
         body = answers.split_answer(row.answer, self._layout)
-        solution = ""
+        last, solution = answers.single_marker(body.last, self._layout), ""
+        if last != body.last:
+            result.changes.append("marker_doubled")
         if body.solution and not result.faults:
             asked = Part(
                 mask(body.solution, self._layout, shown=False),
@@ -130,7 +132,7 @@ class Translator:
             )
             messages = self._wording.request("solution", asked.masked, row, result.question)
             solution = await self._part(asked, messages, direction, result)
-        result.answer = answers.join_answer(solution, body.last)
+        result.answer = answers.join_answer(solution, last)
         if result.kept:
             result.faults += checks.gold_faults(row.answer, result.answer, self._layout)
         if result.kept:

@@ -15,7 +15,7 @@ from rl.data.translate.checks import LANGUAGES
 from rl.data.translate.choices import Choices
 from rl.data.translate.client import Client
 from rl.data.translate.job import Results, run
-from rl.data.translate.journal import Journal
+from rl.data.translate.journal import Journal, locked
 from rl.data.translate.outputs import WORK, Counts
 from rl.data.translate.repair import Repaired, repair_row
 from rl.data.translate.rows import Result, Translator, Wording
@@ -110,15 +110,22 @@ def repair(choices: Choices) -> Outcome:
             yield reader.problem_id(number), row, before, original
 
     with disk_errors(f"out={choices.out}", folder):
-        outputs.require_own(folder, {"repair": True})
-        for name in (outputs.REJECTED, outputs.CHANGES):
-            (folder / name).write_text("")
-        with progress.task("checking", total, "rows") as task:
-            for split in found:
-                rows = repaired(split, task)
-                outputs.write_repaired(folder, choices.data, choices.to, split, rows, counts[split])
-        _write_facts(folder, choices, counts, complete=True)
+        outputs.require_own(folder, {"repair": place_of(str(choices.repair))})
+        with locked(folder / WORK):
+            for name in (outputs.REJECTED, outputs.CHANGES):
+                (folder / name).write_text("")
+            with progress.task("checking", total, "rows") as task:
+                for split in found:
+                    rows = repaired(split, task)
+                    outputs.write_repaired(folder, choices.data, choices.to, split, rows, counts[split])
+            _write_facts(folder, choices, counts, complete=True)
     return Outcome(folder, counts, True, [])
+
+
+def place_of(repair: str) -> str:
+    """What identifies the set to repair: the absolute path of a file or folder, or the Hub id."""
+    path = Path(repair).expanduser()
+    return str(path.resolve()) if path.exists() else repair
 
 
 def _write_facts(folder: Path, choices: Choices, counts: Mapping[str, Counts], complete: bool) -> None:
