@@ -15,9 +15,9 @@ DISK_ERRORS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
     errno.EFBIG: "raise the file-size limit (ulimit -f)",
-    errno.EROFS: "give another {key}, which can be written",
-    errno.EACCES: "give another {key}, which can be written",
-    errno.EPERM: "give another {key}, which can be written",
+    errno.EROFS: "give another {key} that can be written",
+    errno.EACCES: "give another {key} that can be written",
+    errno.EPERM: "give another {key} that can be written",
 }
 
 

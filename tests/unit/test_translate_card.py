@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from rl.data.translate import card
 from rl.data.translate.journal import Journal, Reply, request_key
 from rl.data.translate.outputs import Counts, write_report
 from rl.errors import UserError
+from rl.storage.disk import disk_errors
 from tests.helpers.recipes import ROOT
 
 FILES = ("README.md", "train.jsonl", "train.parquet", "rejected.jsonl", "sample.html")
@@ -120,3 +123,14 @@ def opened_elsewhere(folder):
     )
     command = [sys.executable, "-c", code, str(folder)]
     return subprocess.run(command, text=True, capture_output=True, check=True, cwd=ROOT).stdout
+
+
+def test_an_error_of_the_disk_names_the_option_that_chose_it():
+    with (
+        pytest.raises(
+            UserError,
+            match=r"^out=ja: cannot be written \(ja/x\): Read-only .*; give another out that can be written",
+        ),
+        disk_errors("out=ja"),
+    ):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "ja/x")
