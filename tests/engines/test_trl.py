@@ -19,6 +19,12 @@ SETTINGS = (
     "data.train_size=20", "data.test_size=3", "max_tokens=8", "eval_every=2", "eval_problems=3", "logger=none",
     "samples_per_step=2", "engine.gradient_checkpointing=false", "device=cpu",
 )  # fmt: skip
+# Neither on Molt or Tinker nor with tools, which the small models' template does not render.
+SINGLE_TURN = sorted(
+    path.stem
+    for path in (ROOT / "conf/experiment").glob("[!mt]*.yaml")
+    if "environment" not in path.read_text(encoding="utf-8")
+)
 FULL = "model.lora=null"
 LOSSES = {
     "grpo": ("loss=grpo", "batch_size=4", "group_size=3", FULL),
@@ -196,9 +202,7 @@ def test_a_batch_without_signal_moves_no_weights(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "experiment", sorted(path.stem for path in (ROOT / "conf/experiment").glob("[!t]*.yaml"))
-)
+@pytest.mark.parametrize("experiment", SINGLE_TURN)
 def test_the_published_recipes_run(experiment, folder):
     """Their losses, rewards, adapters and schedules, with a small model on generated problems."""
     small = (

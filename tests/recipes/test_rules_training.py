@@ -92,5 +92,7 @@ def test_l1_moves_towards_its_targets(tmp_path):
     assert process.wait(3000) == 0, process.err
     before, after = read_jsonl(tmp_path / "r/evaluations.jsonl")
     (start_row,), (end_row,) = before["targets"], after["targets"]
-    assert start_row["deviation"][0] >= 55 and end_row["deviation"][0] <= 45  # 66 and 36 when this was written
+    assert (
+        start_row["deviation"][0] >= 55 and end_row["deviation"][0] <= 45
+    )  # 66 and 36 when this was written
     assert end_row["accuracy"][0] >= 0.7

@@ -176,7 +176,9 @@ print(estimate["peak"] / (resident("VmHWM") - before))
 @pytest.mark.slow
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 @pytest.mark.parametrize("training", ["model.lora=null", "model.lora.rank=32"])
-def test_the_estimate_is_what_a_fresh_process_takes(training, compute, tiny_random_model, tmp_path: Path) -> None:
+def test_the_estimate_is_what_a_fresh_process_takes(
+    training, compute, tiny_random_model, tmp_path: Path
+) -> None:
     """33 million parameters, 1,536 tokens in one micro-batch: within a quarter of the peak resident memory."""
     model, tokenizer = tiny_random_model(
         "qwen3", vocab_size=16000, hidden_size=512, intermediate_size=1536, num_hidden_layers=8,
