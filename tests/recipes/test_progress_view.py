@@ -80,20 +80,19 @@ def test_a_large_file_of_completions(folder):
     ]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = lines_of(folder, "grade", "file=in.jsonl", "out=out.jsonl", every="0.02")
-    assert has(lines, rf"reading in.jsonl \d+%, (for {CLOCK}|{CLOCK} left)")
-    assert has(lines, f"finding answers [0-9,]+/20,000 completions, (for {CLOCK}|{CLOCK} left)")
-    assert has(lines, f"comparing numbers [0-9,]+/20,000 answers, (for {CLOCK}|{CLOCK} left)")
+    assert has(lines, rf"reading in.jsonl \d+%, for {CLOCK}")
+    assert has(lines, f"finding answers [0-9,]+/20,000 completions, for {CLOCK}")
+    assert has(lines, f"comparing numbers [0-9,]+/20,000 answers, for {CLOCK}")
     assert has(lines, f"comparing expressions [0-9]+/400 answers, (for {CLOCK}|{CLOCK} left)")
     assert lines[-1].startswith("20000 rows: ")
 
 
 def test_a_data_set_of_many_rows(folder):
-    row = '{"question": "What is %d + %d?", "answer": "#### %d"}\n'
-    (folder / "rows.jsonl").write_text(
-        "".join(row % (n, n, 2 * n) for n in range(20_000))
-    )  # a plan reads no more
-    lines = lines_of(folder, "rl_basic", "data=jsonl", "data.path=rows.jsonl", "plan=true", every="0.002")
-    assert has(lines, rf"reading rows.jsonl \d+%, (for {CLOCK}|{CLOCK} left)")
+    """20,000 rows, the most that a plan reads; long ones, so that checking them takes about a second."""
+    row = '{"question": "What is %d + %d? ' + "Think. " * 200 + '", "answer": "#### %d"}\n'
+    (folder / "rows.jsonl").write_text("".join(row % (n, n, 2 * n) for n in range(20_000)))
+    lines = lines_of(folder, "rl_basic", "data=jsonl", "data.path=rows.jsonl", "plan=true", every="0.02")
+    assert has(lines, f"checking rows.jsonl [0-9,]+/20,000 rows, for {CLOCK}")
 
 
 def test_a_wrong_interval_is_one_line(folder):
