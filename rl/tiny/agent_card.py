@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rl.rollouts import Completion, Parsed, Problem
 from rl.tiny import arithmetic
 from rl.tiny.agent import HABIT_CALLS, calling_row, guessing_row
 from rl.tiny.build import TinyConfig
+from rl.tiny.card import common_facts
 from rl.tiny.word_problems import LANGUAGES, Language
 
 if TYPE_CHECKING:
@@ -84,22 +85,9 @@ def card(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, config: TinyConfig, seconds: float
 ) -> str:
     """The README.md of the model: what it is, how it was made, the measured figures, what it cannot do."""
-    settings = " ".join(
-        f"{key}={value}" for key, value in asdict(config).items() if key not in ("out", "suffix")
-    )
-    shape = model.config
     return CARD.format(
-        parameters=f"{model.num_parameters():,}",
-        layers=shape.num_hidden_layers,
-        hidden=shape.hidden_size,
-        heads=shape.num_attention_heads,
-        kv_heads=shape.num_key_value_heads,
-        head_dim=shape.head_dim,
-        vocabulary=f"{shape.vocab_size:,}",
-        settings=settings,
-        minutes=f"{seconds / 60:.0f}",
+        **common_facts(model, config, seconds),
         habit=f"{HABIT_CALLS:.0%}",
-        held_out=config.held_out,
         table=_table({language: measure(model, tokenizer, config, language) for language in LANGUAGES}),
         samples=_samples(config),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewards.grading.extract import boxed_answer
 from rewards.thinking_language import script_share
@@ -69,25 +69,32 @@ def card(
 ) -> str:
     """The README.md of the model: what it is, how it was made, the measured figures, what it cannot do."""
     answers = {language: measure_answers(model, tokenizer, config, language) for language in LANGUAGES}
-    settings = " ".join(
-        f"{key}={value}" for key, value in asdict(config).items() if key not in ("out", "suffix")
-    )
-    shape = model.config
     return CARD.format(
-        parameters=f"{model.num_parameters():,}",
-        layers=shape.num_hidden_layers,
-        hidden=shape.hidden_size,
-        heads=shape.num_attention_heads,
-        kv_heads=shape.num_key_value_heads,
-        head_dim=shape.head_dim,
-        vocabulary=f"{shape.vocab_size:,}",
-        settings=settings,
-        minutes=f"{seconds / 60:.0f}",
-        held_out=config.held_out,
+        **common_facts(model, config, seconds),
         budgets=_budget_table(answers),
         styles=_style_table(answers),
         samples=_samples(config),
     )
+
+
+def common_facts(model: Qwen3ForCausalLM, config: TinyConfig, seconds: float) -> dict[str, Any]:
+    """What the card of each embedded model says of its shape and its making, by the name of the field."""
+    settings = " ".join(
+        f"{key}={value}" for key, value in asdict(config).items() if key not in ("out", "suffix")
+    )
+    shape = model.config
+    return {
+        "parameters": f"{model.num_parameters():,}",
+        "layers": shape.num_hidden_layers,
+        "hidden": shape.hidden_size,
+        "heads": shape.num_attention_heads,
+        "kv_heads": shape.num_key_value_heads,
+        "head_dim": shape.head_dim,
+        "vocabulary": f"{shape.vocab_size:,}",
+        "settings": settings,
+        "minutes": f"{seconds / 60:.0f}",
+        "held_out": config.held_out,
+    }
 
 
 def _budget_table(answers: dict[Language, list[Answer]]) -> str:
