@@ -170,7 +170,7 @@ from rl.engines.local.engine import LocalSampler, open_engine
 class Config(LocalEngineConfig):
     def open(self, blueprint, tokenizer):
         engine = open_engine(self, blueprint, tokenizer)
-        return Engine(Lagged(engine.sampler.model, 4.0, False), engine.learner)
+        return Engine(Lagged(engine.sampler.model, engine.sampler.precision, 4.0, False), engine.learner)
 
 class Lagged(LocalSampler):
     max_lag = 2
