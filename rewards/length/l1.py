@@ -62,6 +62,11 @@ class Targets:
         return self.sentences[problem.language].format(self.target_of(problem))
 
 
+def evaluated_targets(rule: object) -> list[int]:
+    """The `eval_targets` of a length rule that states targets; [] for any other rule."""
+    return list(rule.eval_targets or ()) if isinstance(rule, Targets) else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class L1Exact(Targets):
     """c - alpha |target - n|, for right and wrong answers.
