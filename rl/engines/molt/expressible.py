@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,12 @@ def require_expressible(blueprint: Blueprint, options: MoltOptions) -> None:
         raise UserError(
             f"engine.actor_gpus={options.actor_gpus}: {copies} copies of the model cannot share a batch of {rollouts} rollouts"
             f" equally; type a number that divides it, e.g. engine.actor_gpus={options.model_parallel}"
+        )
+    share = rollouts // copies
+    if share % options.microbatch_rows:
+        raise UserError(
+            f"engine.microbatch_rows={options.microbatch_rows}: does not divide the {share} rollouts of a batch that each of"
+            f" {copies} copies of the model trains on; e.g. engine.microbatch_rows={math.gcd(share, options.microbatch_rows)}"
         )
     if not loss.corrected and (options.queue > 1 or (options.in_flight or 0) > blueprint.batch_size):
         raise UserError(

@@ -6,7 +6,9 @@ line of JSON after MARK. Imports nothing of this project, and starts neither Ray
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import io
@@ -58,6 +60,9 @@ class Stop:
 def parse(arguments: list[str]) -> dict[str, Any]:
     """Molt's own verdict on the arguments: {"accepted": bool, "words": its message, "missing": a package it needs}."""
     errors = io.StringIO()
+    make = argparse.ArgumentParser.__init__
+    # Molt's parser would take rollout.batch_siz for rollout.batch_size, and let it replace our value.
+    argparse.ArgumentParser.__init__ = functools.partialmethod(make, allow_abbrev=False)  # type: ignore[assignment, method-assign]
     sys.argv = ["train_rl_ray", *arguments]
     sys.meta_path.insert(0, Stop())  # type: ignore[arg-type]
     accepted, words, missing = False, "", ""
@@ -79,6 +84,7 @@ def parse(arguments: list[str]) -> dict[str, Any]:
         words = str(error) or type(error).__name__
     finally:
         sys.meta_path.pop(0)
+        argparse.ArgumentParser.__init__ = make  # type: ignore[method-assign]
     return {"accepted": accepted, "words": " ".join(words.split()), "missing": missing}
 
 

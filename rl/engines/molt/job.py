@@ -22,6 +22,7 @@ from rl import signals
 from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Job, Record, Sampler, SamplingParams
 from rl.engines.molt.agent import write_agent
+from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.command import Command, environment, interpreter
 from rl.engines.molt.dataset import require_token_ends, write_problems
 from rl.engines.molt.flags import JobFiles, job_flags, passes
@@ -40,6 +41,9 @@ GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL: Ray ends its actors when th
 SILENCE_SECONDS = 1800.0  # warn when Molt has printed nothing for so long
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 TAIL = 200  # last lines in which an error is looked for
+LONGEST_LINE = (
+    1 << 20
+)  # bytes; of a longer line, such as a progress bar that is redrawn for hours, the end is kept
 
 
 class MoltJob(Sampler, Job):
@@ -71,9 +75,13 @@ class MoltJob(Sampler, Job):
         if process.returncode:
             words = last_error(list(reader.tail))
             raise UserError(
-                f"engine=molt: Molt ended with exit code {process.returncode} after step {reader.step}: {words}; its output:"
-                f" {files.output}"
+                f"engine=molt: Molt {ending(process.returncode)} after step {reader.step}: {words}; its output: {files.output}"
             )
+        if reader.step < record.total:
+            log.warning(
+                "Molt ended without an error, but the last step it reported is %d of %d; see %s",
+                reader.step, record.total, files.output,
+            )  # fmt: skip
         if reader.evaluation:
             log.info("after the last step: %s", reader.evaluation)
 
@@ -82,6 +90,7 @@ class MoltJob(Sampler, Job):
         blueprint = self.blueprint
         reading = passes(blueprint, len(record.problems.train))
         files.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(files.export, ignore_errors=True)  # an earlier start may have left half of it
         with disk_errors("run_dir", str(files.folder)):
             require_token_ends(record.task)
             train = record.problems.train[: reading.problems]
@@ -96,12 +105,13 @@ class MoltJob(Sampler, Job):
         return Command(interpreter(self.options), flags, environment(self.options), files.folder)
 
     def export(self, path: Path) -> None:
-        """Moves the weights that Molt exported. Raises UserError when there are none."""
+        """Moves the weights that Molt exported. Raises UserError when there are none, or when some files are missing."""
         export = JobFiles(path.parent).export
-        if not any(export.glob("*.safetensors")):
+        missing = missing_weights(export)
+        if missing:
             raise UserError(
-                f"engine=molt: Molt ended without weights in {export}; see {JobFiles(path.parent).output}; the same command"
-                " continues from its last checkpoint"
+                f"engine=molt: Molt ended without weights in {export} ({missing[0]} is missing); see"
+                f" {JobFiles(path.parent).output}; the same command continues from its last checkpoint"
             )
         for file in export.iterdir():
             shutil.move(file, path / file.name)
@@ -120,16 +130,27 @@ def require_known_context(blueprint: Blueprint, length: int) -> None:
         )
 
 
-def checkpoint_step(state: Path) -> int:
-    """The step of the checkpoint that Molt would resume from; 0: none."""
-    folder = state / "_actor"
+def missing_weights(folder: Path) -> list[str]:
+    """Names of the weight files that an exported checkpoint lacks."""
     try:
-        tag = (folder / "latest").read_text(encoding="utf-8").strip()
-    except OSError:
-        return 0
-    whole = (folder / tag / "model").is_dir() and (folder / tag / "extra_state.pt").is_file()
-    step = tag.removeprefix("global_step")
-    return int(step) if whole and step.isdigit() else 0
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        wanted = set(index["weight_map"].values())
+    except FileNotFoundError:
+        return [] if any(folder.glob("*.safetensors")) else ["*.safetensors"]
+    except (ValueError, KeyError):
+        return ["a readable model.safetensors.index.json"]
+    return sorted(name for name in wanted if not (folder / name).is_file())
+
+
+def ending(code: int) -> str:
+    """How a process ended, from its return code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return (
+        "was killed by SIGKILL (out of memory?)"
+        if code == -signal.SIGKILL
+        else f"was killed by signal {-code}"
+    )
 
 
 class Reader:
@@ -148,7 +169,9 @@ class Reader:
         self.tail.append(text)
         if found := step_metrics(text):
             step, metrics = found
-            if step > self.step:  # a line may be printed twice
+            if (
+                self.step < step <= self.record.total
+            ):  # a line may be printed twice; a package may print one like it
                 self.step = step
                 metrics["budget"] = self.blueprint.max_tokens
                 self.record.log(step, metrics | self.evaluation)
@@ -181,7 +204,9 @@ class SampleFiles:
                 whole = data.read().rpartition(b"\n")[0]
             if whole:
                 self.read[file] = self.read.get(file, 0) + len(whole) + 1
-                rows += [json.loads(line) for line in whole.splitlines()]
+                for line in whole.splitlines():
+                    with contextlib.suppress(ValueError):  # a process that was killed leaves half a line
+                        rows.append(json.loads(line))
         return rows
 
 
@@ -256,6 +281,7 @@ def watch(process: subprocess.Popen[bytes], output: Path, line: Callable[[str], 
             copy.write(data)
             copy.flush()
             *lines, rest = (rest + data).split(b"\n")
+            rest = rest[-LONGEST_LINE:]
             for found in lines:
                 line(found.decode(errors="replace"))
     if rest:
