@@ -16,8 +16,9 @@ from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.command import Command
 from rl.engines.molt.expressible import require_expressible
 from rl.engines.molt.flags import REFUSED
-from rl.engines.molt.job import SampleFiles, ending, missing_weights
+from rl.engines.molt.job import ending, missing_weights
 from rl.engines.molt.logs import step_metrics
+from rl.engines.molt.reader import SampleFiles
 from rl.errors import UserError
 from tests.helpers.blueprints import composed
 from tests.helpers.molt.presets import command_of

@@ -40,6 +40,14 @@ def test_false_lines_change_no_record(folder):
 
 
 @pytest.mark.slow
+def test_a_run_ends_after_steps_that_are_not_finite(folder):
+    broken = {str(step): [f"Global step {step}: {{'rollout/reward_mean': nan}}"] for step in (2, 4, 5)}
+    error = one_line(run(folder, "max_nonfinite_steps=2", prints=broken))
+    assert "max_nonfinite_steps=2: 2 steps in a row were not finite (reward_total nan)" in error
+    assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
 def test_an_early_end_and_a_kill_are_named(folder):
     process = run(folder, end_at=3)
     assert process.wait() == 0, process.err

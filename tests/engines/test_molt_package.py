@@ -41,6 +41,8 @@ def test_molts_own_words_are_reported():
     small = ("loss=flashreinforce", "data.max_prompt_tokens=64")
     unknown = asked(*small, "+engine.flags.vllm.speed=9")
     assert not unknown.accepted and "unrecognized arguments: --vllm.speed 9" in explained(unknown)
+    short = asked(*small, "+engine.flags.rollout.batch_siz=64")  # argparse alone would replace our batch size
+    assert not short.accepted and "unrecognized arguments: --rollout.batch_siz 64" in short.words
     invalid = asked(*small, "+engine.flags.train.routing_replay=true", "engine.in_flight=1000")
     assert "incompatible with --train.partial_rollout_enable" in explained(invalid)
 

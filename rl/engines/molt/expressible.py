@@ -133,6 +133,12 @@ def _require_settings(blueprint: Blueprint) -> None:
         f"eval_max_tokens={blueprint.eval_max_tokens}: Molt evaluates with max_tokens only; type eval_max_tokens=null": (
             blueprint.eval_max_tokens is not None
         ),
+        f"eval_data=[{','.join(blueprint.eval_data)}]: Molt evaluates on the test problems of data; leave eval_data out, or"
+        " type data.test_path=FILE instead": bool(blueprint.eval_data),
+        f"max_sampled_tokens={blueprint.max_sampled_tokens}: Molt has no limit of sampled tokens; type max_sampled_tokens=null,"
+        " and max_steps=N": blueprint.max_sampled_tokens is not None,
+        f"device={blueprint.device}: Molt trains on CUDA GPUs; type device=auto": blueprint.device
+        not in ("auto", "cuda"),
         f"optimizer.name={schedule.name}: Molt has no 8-bit moments; type optimizer.name=adamw": schedule.name
         != "adamw",
         f"model.quantization={blueprint.model.quantization}: Molt trains 16-bit weights; type model.quantization=null": (

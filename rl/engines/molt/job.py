@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,10 @@ from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.command import Command, environment, interpreter
 from rl.engines.molt.dataset import require_token_ends, write_problems
 from rl.engines.molt.flags import JobFiles, job_flags, passes
-from rl.engines.molt.logs import evaluation_metrics, last_error, plain, step_metrics
+from rl.engines.molt.logs import last_error
 from rl.engines.molt.model_folder import write_model
 from rl.engines.molt.options import MoltOptions
+from rl.engines.molt.reader import Reader
 from rl.errors import UserError
 from rl.models.loading import context_of, end_ids
 from rl.rollouts import Completion
@@ -40,7 +40,6 @@ POLL_SECONDS = 0.5  # how soon a signal is noticed while Molt prints nothing
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL: Ray ends its actors when the driver ends
 SILENCE_SECONDS = 1800.0  # warn when Molt has printed nothing for so long
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
-TAIL = 200  # last lines in which an error is looked for
 LONGEST_LINE = (
     1 << 20
 )  # bytes; of a longer line, such as a progress bar that is redrawn for hours, the end is kept
@@ -151,63 +150,6 @@ def ending(code: int) -> str:
         if code == -signal.SIGKILL
         else f"was killed by signal {-code}"
     )
-
-
-class Reader:
-    """Turns Molt's lines into the run's record. tail: its last lines. step: the last finished one."""
-
-    def __init__(self, record: Record, blueprint: Blueprint, files: JobFiles) -> None:
-        self.record, self.blueprint = record, blueprint
-        self.step = record.done
-        self.tail: deque[str] = deque(maxlen=TAIL)
-        self.evaluation: dict[str, float] = {}
-        self.samples = SampleFiles(files.samples)
-
-    def line(self, printed: str) -> None:
-        """Records a step or an evaluation; shows warnings and errors."""
-        text = plain(printed)
-        self.tail.append(text)
-        if found := step_metrics(text):
-            step, metrics = found
-            if (
-                self.step < step <= self.record.total
-            ):  # a line may be printed twice; a package may print one like it
-                self.step = step
-                metrics["budget"] = self.blueprint.max_tokens
-                self.record.log(step, metrics | self.evaluation)
-                self.evaluation = {}
-                self.record.samples(step, self.some_samples())
-        elif evaluated := evaluation_metrics(text):
-            self.evaluation = evaluated[1]
-        elif any(word in text for word in ("WARNING", "[Warning]", "ERROR")) or "Error:" in text:
-            log.warning("Molt: %s", text)
-
-    def some_samples(self) -> list[dict[str, Any]]:
-        """`samples_per_step` new samples of each split."""
-        new, most = self.samples.new(), self.blueprint.samples_per_step
-        return [row for split in ("train", "test") for row in [r for r in new if r["split"] == split][:most]]
-
-
-class SampleFiles:
-    """The scored completions that Molt's runner processes append to their files. An earlier start's are skipped."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.read = {file: file.stat().st_size for file in folder.glob("*.jsonl")}
-
-    def new(self) -> list[dict[str, Any]]:
-        """The rows that were written since the last call."""
-        rows = []
-        for file in sorted(self.folder.glob("*.jsonl")):
-            with file.open("rb") as data:
-                data.seek(self.read.get(file, 0))
-                whole = data.read().rpartition(b"\n")[0]
-            if whole:
-                self.read[file] = self.read.get(file, 0) + len(whole) + 1
-                for line in whole.splitlines():
-                    with contextlib.suppress(ValueError):  # a process that was killed leaves half a line
-                        rows.append(json.loads(line))
-        return rows
 
 
 @contextlib.contextmanager
