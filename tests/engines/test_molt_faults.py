@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.command import Command
 from rl.engines.molt.expressible import require_expressible
 from rl.engines.molt.flags import REFUSED
+from rl.engines.molt.in_molt import unreachable
 from rl.engines.molt.job import ending, missing_weights
 from rl.engines.molt.logs import step_metrics
 from rl.engines.molt.reader import SampleFiles
@@ -90,6 +92,17 @@ def test_an_abbreviated_flag_is_not_taken_for_ours(tmp_path):
     assert asked(**{"rollout.batch_size": 8}).accepted
     answer = asked(**{"rollout.batch_size": 8, "rollout.batch_siz": 4})
     assert not answer.accepted and "unrecognized arguments: --rollout.batch_siz 4" in answer.words
+
+
+def test_an_address_at_which_nothing_answers_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert unreachable(address) == f"{address}: Connection refused"  # bound, but nobody listens
+        taken.listen()
+        assert unreachable(address) == unreachable(f"ray://{address}") == ""
+    assert unreachable("auto") == unreachable("host:port") == ""
+    assert unreachable("127.0.0.1:99999").startswith("127.0.0.1:99999: ")
 
 
 def script(folder: Path, text: str) -> str:

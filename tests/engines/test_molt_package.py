@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import torch
 
-from rl.engines.molt.checks import Answer, ask, explained
+from rl.engines.molt.checks import Answer, ask, explained, unchecked
 from rl.engines.molt.command import Command, environment
 from rl.engines.molt.expressible import molt_loss
 from rl.losses.base import PolicyLoss
@@ -45,6 +45,8 @@ def test_molts_own_words_are_reported():
     assert not short.accepted and "unrecognized arguments: --rollout.batch_siz 64" in short.words
     invalid = asked(*small, "+engine.flags.train.routing_replay=true", "engine.in_flight=1000")
     assert "incompatible with --train.partial_rollout_enable" in explained(invalid)
+    replay = asked(*small, "+engine.flags.train.routing_replay=true")  # a variant that AutoModel must support
+    assert unchecked(replay) == "the package nemo_automodel is not installed"
 
 
 def test_a_cluster_that_is_not_there_is_said(monkeypatch):

@@ -88,7 +88,8 @@ def _answered(command: list[str], request: str, environment: Mapping[str, str]) 
         return process.communicate(request, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"engine.python={python}: did not answer in {SECONDS:g} seconds; try {python} -m molt.cli.train_rl_ray --help"
+            f"engine.python={python}: did not answer in {SECONDS:g} seconds; try {python} -m molt.cli.train_rl_ray --help, and"
+            " whether the Ray cluster answers (ray status)"
         ) from None
     finally:
         with contextlib.suppress(ProcessLookupError):
