@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from environments.base import EnvironmentConfig
@@ -55,6 +56,10 @@ class EngineConfig:
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         """Loads the weights, or connects to the service that holds them."""
         raise NotImplementedError
+
+    def started(self, run_dir: Path) -> bool:
+        """Whether the run in `run_dir` has a checkpoint to continue from."""
+        return any((run_dir / "checkpoints").glob("step-*"))
 
     def follow(self, blueprint: Blueprint) -> None:
         """On ranks above 0: runs what rank 0 calls, until rank 0 ends."""
