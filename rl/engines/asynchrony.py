@@ -1,0 +1,57 @@
+"""The options of an engine whose sampler is elsewhere, so that sampling and learning may overlap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rl.blueprint import Blueprint
+from rl.errors import UserError, require
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncOptions:
+    """max_lag: how many updates old the policy of a trained rollout may be; 0 waits for each batch.
+
+    collect: `ordered`: the batches of later steps are requested early and trained in order; `arrival`: `in_flight` rollouts
+    are always being sampled, and the learner takes the next batch of finished ones. in_flight: rollouts; null: two batches.
+    """
+
+    max_lag: int = 0
+    collect: Literal["ordered", "arrival"] = "ordered"
+    in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_lag < 0:
+            raise UserError(
+                f"engine.max_lag={self.max_lag}: expected 0 (synchronous) or more; e.g. engine.max_lag=1"
+            )
+        require(
+            self.in_flight is None or self.in_flight >= 1,
+            "engine.in_flight", self.in_flight, "a positive number of rollouts, or null", 256,
+        )  # fmt: skip
+
+    def check_asynchrony(self, blueprint: Blueprint) -> None:
+        """Raises UserError for a blueprint whose batches cannot be requested early."""
+        if self.collect == "arrival":
+            if not self.max_lag:
+                raise UserError(
+                    "engine.collect=arrival: what arrives may be older than the weights; type engine.max_lag=4, or"
+                    " engine.collect=ordered"
+                )
+            return
+        if self.in_flight is not None:
+            raise UserError(
+                f"engine.in_flight={self.in_flight}: only read by engine.collect=arrival; type that too, or"
+                " engine.in_flight=null"
+            )
+        if self.max_lag and not blueprint.environment.single_turn:
+            raise UserError(
+                f"engine.max_lag={self.max_lag}: with environment={blueprint.environment.name} a step's trajectories are"
+                " sampled at that step; type engine.max_lag=0"
+            )
+        if self.max_lag and blueprint.thinking_tokens is not None:
+            raise UserError(
+                f"engine.max_lag={self.max_lag}: with thinking_tokens={blueprint.thinking_tokens} a step's answers are sampled at"
+                " that step, after its reasonings; type engine.max_lag=0"
+            )
