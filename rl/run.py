@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def open_run(
         for each in (problems, *problems.evaluations.values()):
             for line in each.report.lines():
                 log.info("%s", line)
-        engine = blueprint.engine.open(blueprint, tokenizer)
+        engine = blueprint.engine.open(replace(blueprint, run_dir=str(directory.path)), tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
         learner = engine.learner
