@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from environments.base import EnvironmentConfig
-from renderers.base import RendererConfig
+from renderers.base import Renderer, RendererConfig
 from rewards.from_config import rewards_on, with_reward_set
 from rewards.reward_set import RewardSet
 from rl.budget import BudgetSchedule, ThinkPrune, check_thinking_tokens
@@ -19,6 +20,7 @@ from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, SamplingConfig
 from rl.engines.conformance import Conformance
+from rl.engines.policies import Policies
 from rl.engines.prices import Prices, published_prices
 from rl.errors import UserError, require
 from rl.loggers.base import Logger
@@ -55,6 +57,10 @@ class EngineConfig:
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         """Loads the weights, or connects to the service that holds them."""
         raise NotImplementedError
+
+    def policies(self, model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+        """The base `model` and the `weights` trained from it. Raises UserError for another base or chat format."""
+        raise UserError("engine: this one samples only while it trains; type engine=local, or engine=vllm")
 
     def follow(self, blueprint: Blueprint) -> None:
         """On ranks above 0: runs what rank 0 calls, until rank 0 ends."""

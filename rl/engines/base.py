@@ -171,19 +171,6 @@ class Sampler(ABC):
         """Frees the sampler's resources."""
 
 
-class Policies(ABC):
-    """Policies to compare: `base`, and `trained` if there are trained weights. sides: their names, in order."""
-
-    sides: Sequence[str]
-
-    @abstractmethod
-    def sampler(self, side: str) -> Sampler:
-        """One of them, as a sampler; valid until another one is asked for."""
-
-    def close(self) -> None:
-        """Frees what they use."""
-
-
 class Weights(ABC):
     """Weights that can be saved and restored."""
 

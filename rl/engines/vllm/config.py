@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from renderers.base import Renderer
 from rl.blueprint import Blueprint, EngineConfig
-from rl.engines.base import Engine, Policies
+from rl.engines.base import Engine
 from rl.engines.launch import gpus, require_one_process
+from rl.engines.policies import Policies
 from rl.engines.vllm.command import RANKS, interpreter, lora_rank, own_command, server_command
 from rl.engines.vllm.options import VllmOptions
 from rl.errors import UserError

@@ -41,16 +41,17 @@ class StartedServer:
 
     def wait(self) -> None:
         """Waits until it answers, and shows its log. Raises UserError when it ends first."""
+        lines: list[str] = []
         shown = time.monotonic()
         with progress.task("starting the vLLM server"):
             while not self._answers():
                 signals.check()
                 if reason := self.ended():
                     raise UserError(reason)
-                lines = self._new_lines()
+                lines += self._new_lines()
                 if lines and time.monotonic() - shown > SHOW_SECONDS:
                     log.info("vLLM: %s", escape_controls(lines[-1]))
-                    shown = time.monotonic()
+                    lines, shown = [], time.monotonic()
                 time.sleep(POLL_SECONDS)
 
     def _answers(self) -> bool:

@@ -14,7 +14,7 @@ from rl.engines.base import SamplingConfig, SamplingParams
 from rl.engines.vllm.completions import request_of
 from rl.rollouts import Completion, TrainingRow
 
-PROMPTS, COMPLETIONS, TOKENS = 2, 2, 32  # sampled from each new version
+PROMPTS, COMPLETIONS, TOKENS = 2, 2, 16  # sampled from each new version
 # (mean, max) of |log rho| by the coarser number format of server and learner. Same formats differ by other kernels:
 # float32 on a CPU 1e-5; bfloat16 about 0.01. Anything else is 8 bits or fewer.
 LIMITS = {"float32": (1e-3, 0.03), "float16": (0.02, 0.5), "bfloat16": (0.05, 2.0)}

@@ -22,7 +22,8 @@ STARTED = "default"  # vLLM's name for the weights that a server was started wit
 
 @dataclass(eq=False)
 class Version:
-    """Published weights. name: unique among all runs. folder: where they are. users: requests that sample from them."""
+    """Published weights. name: unique among all runs. folder: where they are; None: those that the
+    servers were started with. users: requests that sample from them."""
 
     name: str
     folder: Path | None
@@ -80,6 +81,8 @@ class Adapters(Weights):
                 await unload(client, url, name)
 
     async def ensure(self, client: httpx.AsyncClient, url: str, facts: Facts, version: Version) -> str:
+        if version.folder is None:
+            return facts.name
         lock = self.loading.setdefault((url, version.name), asyncio.Lock())
         async with lock:
             if version.name not in self.loaded.setdefault(url, set()):
