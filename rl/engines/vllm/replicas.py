@@ -121,7 +121,7 @@ class Replicas:
 
         retrying = AsyncRetrying(
             stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.5, max=10),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
             retry=retry_if_exception_type((Failed, Unusable)),
             reraise=True,
         )

@@ -43,7 +43,6 @@ class VllmSampler(RemoteSampler):
         prefix: str,
         temporary: bool,
     ) -> None:
-        super().__init__(replicas, None, server)
         self.learner, self.folder, self.prefix = learner, folder, prefix
         self.temporary = temporary
         self.max_lag, self.max_mismatch = options.max_lag, options.max_mismatch
@@ -55,6 +54,7 @@ class VllmSampler(RemoteSampler):
         self.first: tuple[list[list[int]], SamplingParams] | None = None
         self.seconds = 0.0
         self.measured: list[Mismatch] = []
+        super().__init__(replicas, None, server)
 
     def publish(self) -> None:
         """Hands the learner's weights to all servers if they have changed. Raises Stopped when no server takes them."""
