@@ -106,7 +106,8 @@ def test_parity_with_engine_local(server, weights, tmp_path):
     from rl.models.loading import open_renderer
     from rl.rollouts import TrainingRow
 
-    local = composed(*weights)
+    typed = [each.replace("model.lora.rank", "++model.lora.rank") for each in weights]
+    local = composed(*typed)
     remote = composed(
         "engine=vllm", f"engine.servers=[{server.url}]", f"engine.weights_dir={tmp_path}", *weights
     )
