@@ -153,7 +153,7 @@ ONE_LINE = {
     "engine.command=/no/such": "no program on PATH",
     "engine.python=/no/such": "cannot be run",
     "engine.python=null": "has no vLLM",
-    "engine.command='vllm \\\"serve'": "its quotes closed",
+    "engine.command='vllm \"serve'": "its quotes closed",
     "model.lora.rank=513": "up to rank 512",
     "engine.collect=arrival": "type engine.max_lag=4",
     "loss=grpo loss.kl_beta=0.1": "loss.kl_beta",
