@@ -153,6 +153,7 @@ def test_one_of_two_servers_is_killed(server, untied, tmp_path):
             f"engine.servers=[{server.url},{second.url}]", cwd=tmp_path,
         )  # fmt: skip
         process.wait_for(tmp_path / "run/metrics.jsonl", 300)
+        wait_for_row(process, tmp_path, lambda row: row["step"] >= 5)
         second.kill()
         wait_for_row(process, tmp_path, lambda row: row["servers/live"] == 1)
         second.start()
@@ -172,6 +173,7 @@ def test_a_server_restarted_in_mid_run(server, tmp_path, weights):
         f"engine.servers=[{server.url}]", cwd=tmp_path,
     )  # fmt: skip
     process.wait_for(tmp_path / "run/metrics.jsonl", 300)
+    wait_for_row(process, tmp_path, lambda row: row["step"] >= 3)
     server.kill()
     server.start()
     assert process.wait(600) == 0, process.err

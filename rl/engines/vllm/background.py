@@ -12,7 +12,7 @@ from rl import signals
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.1  # how soon a signal is noticed
+POLL_SECONDS = 0.25  # how soon a signal is noticed
 CLOSE_SECONDS = 5.0
 
 

@@ -53,6 +53,7 @@ class VllmSampler(RemoteSampler):
         self.older: list[Version] = []
         self.first: tuple[list[list[int]], SamplingParams] | None = None
         self.seconds = 0.0
+        self.said = False  # how far the first server's log-probabilities are from the learner's
         self.measured: list[Mismatch] = []
         super().__init__(replicas, None, server)
 
@@ -141,7 +142,8 @@ class VllmSampler(RemoteSampler):
     def _trust(self, replica: Replica, rows: list) -> None:
         formats = (self._format(replica), str(self.learner.precision.compute).removeprefix("torch."))
         found = mismatch_of(rows, self.learner.logprobs(rows), formats)
-        if not self.measured and self.number == 0:
+        if not self.said:
+            self.said = True
             log.info(
                 "%s computes in %s, the learner in %s: |log rho| %.2g in the mean, %.2g at most",
                 replica.url, *formats, found.mean, found.max,

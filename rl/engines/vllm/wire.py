@@ -58,7 +58,8 @@ async def _call(client: httpx.AsyncClient, method: str, url: str, body: Any, sec
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         response = await client.request(method, url, json=body, timeout=timeout)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Failed(f"{type(error).__name__}: {first_line(error)}") from None
+        kind, said = type(error).__name__, first_line(error)
+        raise Failed(kind if said == kind else f"{kind}: {said}") from None
     if response.status_code >= 500:
         raise Failed(f"{response.status_code}: {message_of(response.text)}")
     if response.status_code >= 400:
