@@ -48,8 +48,9 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
             Adapters(prefix) if model.lora else Reloaded(start, "keep" if options.max_lag else "wait")
         )
         urls = [server.url] if server is not None else options.servers or []
+        temporary = blueprint.run_dir is None and options.weights_dir is None
         replicas = Replicas(urls, needs, weights, options.patience)
-        sampler = VllmSampler(options, learner, replicas, server, folder, start, blueprint.run_dir is None)
+        sampler = VllmSampler(options, learner, replicas, server, folder, start, temporary)
     except BaseException:
         if server is not None:
             server.close()
@@ -59,11 +60,20 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
 
 
 def handover(options: VllmOptions, blueprint: Blueprint) -> tuple[Path, str]:
-    """The folder of published weights, empty but for other runs', and what the names of this run's begin with."""
-    run = blueprint.run_dir or tempfile.mkdtemp(prefix="tanka-vllm-")
-    own = Path(run).expanduser().absolute()
-    folder = Path(options.weights_dir).expanduser().absolute() if options.weights_dir else own / "vllm"
-    prefix = f"tanka-{hashlib.sha256(str(own).encode()).hexdigest()[:8]}-"
+    """The folder of published weights, and what the names of this run's begin with; none of them is left there.
+
+    Without a run directory (`recipes.preflight`) and `weights_dir` it is a temporary folder.
+    """
+    if blueprint.run_dir is not None:
+        own = Path(blueprint.run_dir).expanduser().absolute()
+        run = hashlib.sha256(str(own).encode()).hexdigest()[:8]
+        folder = own / "vllm"
+    else:
+        run = os.urandom(4).hex()
+        folder = Path(tempfile.gettempdir()) / f"tanka-vllm-{run}"
+    if options.weights_dir:
+        folder = Path(options.weights_dir).expanduser().absolute()
+    prefix = f"tanka-{run}-"
     with disk_errors("engine.weights_dir", folder):
         folder.mkdir(parents=True, exist_ok=True)
     for left in [*folder.glob(f"{prefix}*"), *folder.glob(f".{prefix}*")]:
