@@ -208,9 +208,10 @@ def test_evaluation_on_a_server_loads_no_weights_and_gives_the_same_numbers(fake
 def test_preflight_samples_from_the_servers(fake, tmp_path):
     done = run_recipe(
         "preflight", "engine=vllm", f"engine.servers=[{fake.url}]", "problems=2", "completions=2", "max_tokens=8",
-        "budgets=[8,16]", cwd=tmp_path,
+        "budgets=[8,16]", "engine.weights_dir=shared", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "shared").iterdir()) == [], "the user's folder stays"
     assert fake.posts("/inference/v1/generate")
 
 

@@ -37,7 +37,6 @@ UNFIT = {
     "start it with that model": {"root": "/models/other"},
     "--enable-lora --max-lora-rank 8": {"settings": {"lora_config": {}}},
     "takes adapters up to rank 4, this one has 8": {"settings": {"lora_config": {"max_lora_rank": 4}}},
-    "--max-loras 2": {"settings": {"lora_config": {"max_loras": 1}}},
     "--max-num-seqs 2": {"settings": {"scheduler_config": {"max_num_seqs": 1}}},
     "--no-enable-chunked-prefill": {"settings": {"scheduler_config": {"enable_chunked_prefill": True}}},
     "the servers' context holds 20": {"context": 20},
@@ -48,9 +47,14 @@ UNFIT = {
 def test_a_server_that_does_not_fit_is_refused_with_the_flag_it_lacks(fake, tmp_path, said):
     for name, value in UNFIT[said].items():
         setattr(fake, name, value)
-    more = ["engine.max_lag=1"] if "max-loras" in said else []
-    assert said in one_line(run(tmp_path, fake, *LORA, *more))
+    assert said in one_line(run(tmp_path, fake, *LORA))
     assert not fake.adapters
+
+
+def test_fewer_adapters_at_once_than_versions_in_flight_are_slow(fake, tmp_path):
+    fake.settings = {"lora_config": {"max_loras": 1}}
+    finished(run(tmp_path, fake, *LORA, "engine.max_lag=1", "max_steps=1"), tmp_path, 1)
+    assert "start it with --max-loras 2" in (tmp_path / "run/train.log").read_text()
 
 
 @pytest.mark.parametrize(
