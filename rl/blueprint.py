@@ -62,6 +62,10 @@ class EngineConfig:
         """The base `model` and the `weights` trained from it. Raises UserError for another base or chat format."""
         raise UserError("engine: this one samples only while it trains; type engine=local, or engine=vllm")
 
+    def started(self, run_dir: Path) -> bool:
+        """Whether the run in `run_dir` has a checkpoint to continue from."""
+        return any((run_dir / "checkpoints").glob("step-*"))
+
     def follow(self, blueprint: Blueprint) -> None:
         """On ranks above 0: runs what rank 0 calls, until rank 0 ends."""
         raise NotImplementedError
@@ -181,11 +185,8 @@ class Blueprint:
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
         require(
             self.eval_temperature == 0 or 1e-6 <= self.eval_temperature <= 1e6,
-            "eval_temperature",
-            self.eval_temperature,
-            "0 (greedy) or a positive number",
-            0,
-        )
+            "eval_temperature", self.eval_temperature, "0 (greedy) or a positive number", 0,
+        )  # fmt: skip
         require(
             self.eval_max_tokens is None
             or (bool(self.eval_max_tokens) and all(1 <= budget <= 10**7 for budget in self.eval_max_tokens)),
@@ -193,12 +194,8 @@ class Blueprint:
         )  # fmt: skip
         require(self.refill >= 0, "refill", self.refill, "0 (off) or a number of redraws", 4)
         require(
-            self.save_every >= 0,
-            "save_every",
-            self.save_every,
-            "0 (only at the end) or a number of steps",
-            20,
-        )
+            self.save_every >= 0, "save_every", self.save_every, "0 (only at the end) or a number of steps", 20,
+        )  # fmt: skip
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         self._check_combinations()

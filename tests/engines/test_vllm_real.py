@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(3000)
 TRAIN = [
     "engine=vllm", "eval_every=0", "preflight=off", "logger=jsonl", "run_dir=run", "max_tokens=64", "save_every=1",
 ]  # fmt: skip
-LORA = ["model.lora.rank=16", "+model.lora.alpha=32", "learning_rate=1e-3"]
+LORA = ["model.lora.rank=16", "++model.lora.alpha=32", "learning_rate=1e-3"]
 FULL = ["learning_rate=3e-4"]
 SIZES = {"grpo": ["batch_size=16", "group_size=8"], "flashreinforce": ["batch_size=128", "group_size=1"]}
 
@@ -106,7 +106,7 @@ def test_parity_with_engine_local(server, weights, tmp_path):
     from rl.models.loading import open_renderer
     from rl.rollouts import TrainingRow
 
-    typed = [each.replace("model.lora.rank", "++model.lora.rank") for each in weights]
+    typed = [each.replace("model.lora.rank", "++model.lora.rank", 1) for each in weights]
     local = composed(*typed)
     remote = composed(
         "engine=vllm", f"engine.servers=[{server.url}]", f"engine.weights_dir={tmp_path}", *weights
