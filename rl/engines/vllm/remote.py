@@ -60,8 +60,9 @@ class RemoteSampler(Sampler):
         return AskedCompletions(asked, n, self.tend, arrived)
 
     def ready(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Version:
-        """The version to sample from."""
+        """The version to sample from, counted as used by each of the prompts."""
         assert self.version is not None
+        self.version.count(len(prompts))
         return self.version
 
     def tend(self) -> None:

@@ -111,7 +111,7 @@ class Replicas:
         self.weights.forget(replica.url)
 
     async def ask(self, request: dict[str, Any], version: Version) -> list[Completion]:
-        """The completions of one prompt, from whichever server is usable. Raises Stopped."""
+        """The completions of one prompt, from whichever server is usable; ends a use of `version`. Raises Stopped."""
         from tenacity import (
             AsyncRetrying,
             retry_if_exception_type,
@@ -125,7 +125,6 @@ class Replicas:
             retry=retry_if_exception_type((Failed, Unusable)),
             reraise=True,
         )
-        version.users += 1
         try:
             async for attempt in retrying:
                 with attempt:
@@ -135,7 +134,7 @@ class Replicas:
                 f"engine=vllm: {ATTEMPTS} tries of a request failed, the last with: {error}"
             ) from None
         finally:
-            version.users -= 1
+            version.count(-1)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _ask_living(self, request: dict[str, Any], version: Version) -> list[Completion]:

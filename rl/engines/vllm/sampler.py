@@ -15,7 +15,7 @@ from rl.engines.vllm.options import VllmOptions
 from rl.engines.vllm.remote import RemoteSampler
 from rl.engines.vllm.replicas import Replica, Replicas
 from rl.engines.vllm.server import StartedServer
-from rl.engines.vllm.verify import Mismatch, first_requests, mismatch_of, rows_of
+from rl.engines.vllm.verify import PROMPTS, Mismatch, first_requests, mismatch_of, rows_of
 from rl.engines.vllm.weights import Reloaded, Version, delete
 from rl.errors import Stopped
 from rl.rollouts import Completion
@@ -58,7 +58,11 @@ class VllmSampler(RemoteSampler):
         super().__init__(replicas, None, server)
 
     def publish(self) -> None:
-        """Hands the learner's weights to all servers if they have changed. Raises Stopped when no server takes them."""
+        """Hands the learner's weights to all servers if they have changed, and verifies them.
+
+        The first version is verified when it is first sampled from: only then are there prompts. Raises Stopped when no
+        server takes the weights, or when one samples from others.
+        """
         with self.lock, self.learner.lock:
             if self.number == self.learner.version and self.version is not None:
                 return
@@ -76,6 +80,8 @@ class VllmSampler(RemoteSampler):
             self.background.run(self._load(version))
             self.background.run(self._retire())
             self.seconds += time.monotonic() - start
+            if self.first is not None:
+                self.verify()
 
     async def _load(self, version: Version) -> None:
         async def load(replica: Replica) -> None:
@@ -93,15 +99,14 @@ class VllmSampler(RemoteSampler):
             self.older.remove(version)
 
     def ready(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Version:
-        """The learner's newest weights, published and verified with the first of the prompts."""
+        """The version that was published last; at the first call, published and verified here."""
         with self.lock:
-            if self.version is None or self.number != self.learner.version or self.number != self.verified:
+            if self.version is None or self.number != self.verified:
                 with self.learner.lock:
-                    self.publish()
-                    self.first = [list(prompt) for prompt in prompts], params
+                    self.publish()  # again, if an update came in between: only newest weights can be verified
+                    self.first = [list(prompt) for prompt in prompts[:PROMPTS]], params
                     self.verify()
-            assert self.version is not None
-            return self.version
+            return super().ready(prompts, params)  # inside the lock: a version without users is deleted
 
     def tend(self) -> None:
         """Verifies servers that came back, unless the learner is computing or has moved on."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,19 @@ STARTED = "default"  # vLLM's name for the weights that a server was started wit
 
 @dataclass(eq=False)
 class Version:
-    """Published weights. name: unique among all runs. folder: where they are; None: those that the
-    servers were started with. users: requests that sample from them."""
+    """Published weights. name: unique among all runs. folder: where they are; None: those that servers were started with.
+
+    users: requests that will sample from them; counted from several threads.
+    """
 
     name: str
     folder: Path | None
     users: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, users: int) -> None:
+        with self.lock:
+            self.users += users
 
 
 class Weights(ABC):
