@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import tempfile
@@ -18,6 +19,7 @@ from rl.arrival import Arrivals, ThreadsSampler
 from rl.errors import Stopped, UserError
 from rl.metrics import arrival_metrics
 from rl.rollouts import Completion, Parsed, Problem, Rollout
+from rl.watchdog import Watchdog
 from tests.helpers.rollouts import one_turn
 
 
@@ -255,3 +257,22 @@ def test_arrival_metrics_by_hand():
     }  # fmt: skip
     found = arrival_metrics(rollouts(0), 1, [], [], 0)
     assert math.isnan(found["lag/long"]) and math.isnan(found["tokens/dropped"])
+
+
+def test_a_trust_region_that_keeps_rejecting_is_said_every_five_steps(tmp_path, caplog):
+    """Three such steps before a resume and two after it; one good step begins the count anew."""
+    calm = {
+        "nonfinite": 0.0, "grad_norm": 1.0, "ratio/min": 1.0, "ratio/max": 1.0, "frac_truncated": 0.0,
+        "trust/kl_mean": 0.0123, "learning_rate": 6e-4, "lag/mean": 1.5,
+    }  # fmt: skip
+    rows = [{"step": step, **calm, "trust/admitted": 0.4} for step in range(1, 4)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    watchdog, said = Watchdog(tmp_path, done=3, max_nonfinite_steps=3), []
+    with caplog.at_level(logging.WARNING, "tanka"):
+        for step in range(4, 20):
+            caplog.clear()
+            watchdog.check(step, calm | {"trust/admitted": 0.5 if step == 12 else 0.31}, [], [], None)  # type: ignore[arg-type]
+            said += [step] * ("(now 31 %)" in caplog.text)
+            for word in ("kl_mean 0.012, learning_rate 0.0006, lag/mean 1.5", "engine.max_lag", "loss.delta"):
+                assert word in caplog.text or step not in said
+    assert said == [5, 10, 17]
