@@ -130,6 +130,53 @@ def line(metrics: dict[str, list[float]]) -> str:
     )
 
 
+COLUMNS = (
+    "first step with reward_total of 0.9 or more",
+    f"reward_total, mean of the last {WINDOW} steps",
+    "trust/admitted, mean (lowest)",
+    "ratio/max",
+    "lag/mean",
+)
+
+
+def table(rows: dict[str, tuple[str, ...]], first: str) -> str:
+    """A Markdown table: the seeds that were run, separated by slashes, in order."""
+    trainings, lines = read()["trainings"], [f"| {first} | " + " | ".join(COLUMNS) + " |", "|---" * 6 + "|"]
+    for name, overrides in rows.items():
+        keys = [f"{' '.join(overrides)} seed={seed}" for seed in range(10)]
+        found = [trainings[key]["metrics"] for key in keys if key in trainings]
+        if found:
+            cells = [[cells_of(metrics)[i] for metrics in found] for i in range(len(COLUMNS))]
+            lines.append(f"| {name} | " + " | ".join(" / ".join(column) for column in cells) + " |")
+    return "\n".join(lines)
+
+
+def cells_of(metrics: dict[str, list[float]]) -> list[str]:
+    """One training's figures, a column each."""
+    rewards, admitted = metrics["reward_total"], metrics["trust/admitted"]
+    reached = next((str(step) for step, reward in enumerate(rewards, 1) if reward >= REWARD), "none")
+    return [
+        reached,
+        f"{statistics.fmean(rewards[-WINDOW:]):.2f}",
+        f"{statistics.fmean(admitted):.2f} ({min(admitted):.2f})",
+        f"{max(metrics['ratio/max']):.3g}",
+        f"{statistics.fmean(metrics['lag/mean']):.1f}",
+    ]
+
+
+def write_tables() -> None:
+    """Replaces the tables of docs/flashreinforce.md."""
+    page = PAGE.read_text(encoding="utf-8")
+    for mark, rows, first in (("lag", LAGS, "run"), ("ablation", ABLATIONS, "lag 2, with")):
+        begin, end = f"<!-- {mark}: python -m benchmarks.asynchrony table -->", f"<!-- end of {mark} -->"
+        before, rest = page.split(begin)
+        page = f"{before}{begin}\n{table(rows, first)}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(page, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    seeds = sys.argv[1] if len(sys.argv) > 1 else "0,1,2"
-    main([int(seed) for seed in seeds.split(",")], sys.argv[2:])
+    if sys.argv[1:] == ["table"]:
+        write_tables()
+    else:
+        seeds = sys.argv[1] if len(sys.argv) > 1 else "0,1,2"
+        main([int(seed) for seed in seeds.split(",")], sys.argv[2:])
