@@ -157,6 +157,7 @@ class Arrivals:
             while True:
                 signals.check()
                 if self.error:
+                    signals.check()  # a signal that a thread saw first is raised once, here
                     raise self.error
                 if self.finished:
                     return self.finished.popleft()
