@@ -1,16 +1,24 @@
-"""Sampled tokens per second, ours and transformers' `model.generate`: `python -m benchmarks.sampling [rounds]`.
+"""Sampled tokens per second beside transformers' `model.generate` and vLLM: `python -m benchmarks.sampling [rounds]`.
 
 Three cases: 16 problems x 8 completions of up to 64 tokens by the embedded model, once ending naturally and once forced
-to 64 tokens each; 4 prompts x 8 completions of 128 tokens at the shape of a 135M-parameter Llama. Our sampler also
-returns log-probabilities, generate does not. generate runs with its dynamic and its static cache.
+to 64 tokens each; 4 prompts x 8 completions of 128 tokens at the shape of a 135M-parameter Llama. generate runs with its
+dynamic and its static cache and returns no log-probabilities. vLLM, in float32 and bfloat16, is left out where
+build/vllm has none (`make build/vllm/installed`).
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import torch
@@ -31,12 +39,23 @@ from rl.models.loading import open_renderer
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 PROBLEMS, GROUP = 16, 8
 NO_STOP = frozenset({-1})
+VLLM = Path("build/vllm/bin/python")
+VLLM_DTYPES = ("float32", "bfloat16")
+VLLM_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 CACHES = {"generate_dynamic": None, "generate_static": "static"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """target: how many times faster than generate, with either cache, our sampler must be."""
+    """target, vllm_target: how many times faster than generate, with either cache, and than vLLM our sampler must be.
+
+    compiled: whether torch.compile of our sampler is measured too.
+    """
 
     name: str
     model: Any  # a causal language model of transformers
@@ -44,6 +63,8 @@ class Case:
     max_tokens: int
     stop_ids: frozenset[int]
     target: float
+    vllm_target: float | None = None
+    compiled: bool = False
 
     def settings(self) -> dict[str, Any]:
         return {"prompts": len(self.prompts), "completions": GROUP, "max_tokens": self.max_tokens}
@@ -51,19 +72,25 @@ class Case:
 
 def main(rounds: int) -> None:
     for case in (*embedded(), llama_135m()):
-        contenders = [
-            Contender("ours", case.settings(), partial(ours, case)),
-            *(
-                Contender(
-                    name, case.settings() | {"cache": cache or "dynamic"}, partial(generate, case, cache)
+        with ExitStack() as stack:
+            contenders = [Contender("ours", case.settings(), partial(ours, case))]
+            ratios = [Ratio("tokens_per_second", "ours", name, case.target) for name in CACHES]
+            if case.compiled:
+                contenders.append(
+                    Contender("ours_compiled", case.settings(), partial(ours, case, compiled=True))
                 )
-                for name, cache in CACHES.items()
-            ),
-        ]
-        for contender in contenders:
-            contender.measure()  # warm-up: the first run also plans its matrix products
-        ratios = [Ratio("tokens_per_second", "ours", name, case.target) for name in CACHES]
-        compare(case.name, contenders, ratios, rounds)
+                ratios.append(Ratio("tokens_per_second", "ours_compiled", "ours"))
+            for name, cache in CACHES.items():
+                settings = case.settings() | {"cache": cache or "dynamic"}
+                contenders.append(Contender(name, settings, partial(generate, case, cache)))
+            for dtype in VLLM_DTYPES if VLLM.exists() else ():
+                settings = case.settings() | {"dtype": dtype}
+                measure = partial(in_vllm, stack.enter_context(vllm(case, dtype)))
+                contenders.append(Contender(f"vllm_{dtype}", settings, measure))
+                ratios.append(Ratio("tokens_per_second", "ours", f"vllm_{dtype}", case.vllm_target))
+            for contender in contenders:
+                contender.measure()  # warm-up: the first run also plans its matrix products
+            compare(case.name, contenders, ratios, rounds)
 
 
 def embedded() -> tuple[Case, Case]:
@@ -78,8 +105,8 @@ def embedded() -> tuple[Case, Case]:
     model: Any = AutoModelForCausalLM.from_pretrained(blueprint.model.source)
     model = model.to(DEVICE).eval()
     return (
-        Case("sampling_forced", model, prompts, 64, NO_STOP, 1.7),
-        Case("sampling_natural", model, prompts, 64, renderer.stop_ids, 2.0),
+        Case("sampling_forced", model, prompts, 64, NO_STOP, 1.7, 1.6),
+        Case("sampling_natural", model, prompts, 64, renderer.stop_ids, 2.0, 1.6),
     )
 
 
@@ -87,14 +114,16 @@ def llama_135m() -> Case:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SHAPE)).to(DEVICE).eval()
     prompts = torch.randint(SHAPE["vocab_size"], (4, 64)).tolist()
-    return Case("sampling_135m", model, prompts, 128, NO_STOP, 1.4)
+    return Case("sampling_135m", model, prompts, 128, NO_STOP, 1.4, 1.0, compiled=True)
 
 
-def ours(case: Case) -> Figures:
+def ours(case: Case, compiled: bool = False) -> Figures:
     params = SamplingParams(case.max_tokens, 1.0, case.stop_ids, seed=0)
     start = now()
     with autocast(DEVICE, compute_dtype(case.model, "auto")):
-        groups = sample(case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30)
+        groups = sample(
+            case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30, compiled=compiled
+        )
     return rates(since(start), sum(len(completion.tokens) for group in groups for completion in group))
 
 
@@ -127,6 +156,46 @@ def generate(case: Case, cache: str | None) -> Figures:
     ended = torch.isin(tokens, torch.tensor(sorted(case.stop_ids))).int().cumsum(-1)
     lengths = (ended == 0).sum(-1) + (ended[:, -1] > 0).int()
     return rates(figures, int(lengths.sum()))
+
+
+@contextmanager
+def vllm(case: Case, dtype: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the model in vLLM and waits; see benchmarks/in_vllm.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        case.model.save_pretrained(f"{folder}/model")
+        stops = [] if case.stop_ids == NO_STOP else sorted(case.stop_ids)
+        settings = {
+            "model": f"{folder}/model", "dtype": dtype, "prompts": [list(prompt) for prompt in case.prompts],
+            "n": GROUP, "max_tokens": case.max_tokens, "stop_ids": stops,
+        }  # fmt: skip
+        Path(folder, "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+        command = [str(VLLM), f"{Path(__file__).parent}/in_vllm.py", f"{folder}/settings.json"]
+        with (
+            Path(folder, "log.txt").open("w") as log,
+            subprocess.Popen(
+                command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **VLLM_ENVIRONMENT},
+            ) as process,
+        ):
+            assert process.stdin and process.stdout
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError(Path(folder, "log.txt").read_text()[-3000:])
+            try:
+                yield process
+            finally:
+                process.stdin.close()
+
+
+def in_vllm(process: subprocess.Popen[str]) -> Figures:
+    assert process.stdin and process.stdout
+    process.stdin.write("\n")
+    process.stdin.flush()
+    figures = json.loads(process.stdout.readline())
+    return rates(figures, figures["tokens"])
 
 
 def rates(figures: Figures, tokens: int) -> Figures:

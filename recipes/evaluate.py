@@ -16,6 +16,7 @@ from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of, typed_keys
 from renderers.base import RendererConfig
 from rewards.from_config import rewards_on
+from rewards.length.l1 import evaluated_targets
 from rewards.reward_set import RewardSet
 from rl import progress
 from rl.budget import check_thinking_tokens
@@ -26,7 +27,8 @@ from rl.engines.base import SamplingParams
 from rl.errors import UserError, require
 from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
-from rl.evaluation.measures import Result, evaluate
+from rl.evaluation.measures import AtTarget, Result, evaluate
+from rl.evaluation.targets import measure_at, stating
 from rl.models.config import ModelConfig
 from rl.models.device import memory_errors
 from rl.models.hub import require_model
@@ -132,7 +134,9 @@ def main(composed: Composed) -> None:
             rewards.check()
         for task, (data, problems) in zip(tasks, sets, strict=True):
             results = evaluate_set(config, policies, task, data, problems)
-            show(config, data, len(problems), results, out / data.name if config.eval_data else out)
+            targets = evaluate_targets(config, policies, task, data, problems)
+            folder = out / data.name if config.eval_data else out
+            show(config, data, len(problems), results, targets, folder)
 
 
 def evaluate_set(
@@ -144,14 +148,36 @@ def evaluate_set(
 ) -> list[Result]:
     """The results of both sides on the problems of one set, read as the set says."""
     budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
-    params = SamplingParams(budgets[-1], config.temperature, task.renderer.stop_ids, config.seed)
-    sampled = {side: answers_of(policies, side, task, problems, config.n, params) for side in policies.models}
+    sampled = {side: answers_of(config, policies, side, task, problems) for side in policies.models}
     rewards = rewards_on(config.rewards, config.data, data)
     return evaluate(sampled, budgets, ks, task.renderer, rewards)
 
 
+def evaluate_targets(
+    config: EvaluateConfig,
+    policies: BaseAndTrained,
+    task: Task,
+    data: DataConfig,
+    problems: Sequence[Problem],
+) -> list[AtTarget]:
+    """Both sides at each of `length.eval_targets`, at the widest budget; every prompt states the target."""
+    rewards = rewards_on(config.rewards, config.data, data)
+    found = []
+    for target in evaluated_targets(rewards.length):
+        print(f"target {target}:", flush=True)
+        for side in policies.models:
+            rollouts = answers_of(config, policies, side, task, stating(problems, target))
+            found.append(AtTarget(side, target, measure_at(target, rollouts, rewards)))
+    return found
+
+
 def show(
-    config: EvaluateConfig, data: DataConfig, problems: int, results: Sequence[Result], folder: Path
+    config: EvaluateConfig,
+    data: DataConfig,
+    problems: int,
+    results: Sequence[Result],
+    targets: Sequence[AtTarget],
+    folder: Path,
 ) -> None:
     """Prints the tables of one set and writes its files."""
     setting = {
@@ -168,10 +194,10 @@ def show(
     console = open_console()
     if config.eval_data:
         console.print(f"\n{data.name}", style="bold", highlight=False, markup=False)
-    for table in tables(results):
+    for table in tables(results, targets):
         console.print(table)
     with disk_errors(f"out={config.out}", folder):
-        files = write_files(folder, setting, results, WORDS[config.language])
+        files = write_files(folder, setting, results, WORDS[config.language], targets)
     for name, file in files.items():
         console.print(f"{name + ':':10}{file}", soft_wrap=True, highlight=False, markup=False)
 
@@ -208,17 +234,12 @@ def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], bu
 
 
 def answers_of(
-    policies: BaseAndTrained,
-    side: str,
-    task: Task,
-    problems: Sequence[Problem],
-    n: int,
-    params: SamplingParams,
+    config: EvaluateConfig, policies: BaseAndTrained, side: str, task: Task, problems: Sequence[Problem]
 ) -> list[Rollout]:
-    """One side's rollouts; prints how many there are and how long they took."""
-    print(
-        f"{side}: {len(problems)} problems x {n} completions, {params.max_tokens} tokens at most", flush=True
-    )
+    """One side's rollouts at the widest budget; prints how many there are and how long they took."""
+    n, budget = config.n, max(config.budgets)
+    params = SamplingParams(budget, config.temperature, task.renderer.stop_ids, config.seed)
+    print(f"{side}: {len(problems)} problems x {n} completions, {budget} tokens at most", flush=True)
     start = time.perf_counter()
     with memory_errors(f"completions={max(1, n // 2)}, or smaller budgets"), progress.task(side):
         sampled = roll_out(policies.sampler(side), task, problems, n, params)

@@ -27,6 +27,7 @@ from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
 from rl import progress
 from rl.boxes import holds_box
+from rl.budget import check_thinking_tokens
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
@@ -60,6 +61,7 @@ class SampleConfig:
     file: str | None
     interactive: bool
     max_tokens: int
+    thinking_tokens: int | None
     temperature: float
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
@@ -70,6 +72,7 @@ class SampleConfig:
             raise UserError(f"rows={self.rows}: expected a positive integer; e.g. rows=4")
         if self.max_tokens < 1:
             raise UserError(f"max_tokens={self.max_tokens}: expected a positive integer; e.g. max_tokens=256")
+        check_thinking_tokens(self.thinking_tokens, {"max_tokens": [self.max_tokens]}, self.environment)
         # With a temperature below 1e-6, logits / temperature overflows float32.
         if self.temperature != 0 and not 1e-6 <= self.temperature < math.inf:
             raise UserError(
@@ -185,7 +188,7 @@ def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Pr
     """One rollout of each problem for each side, graded if all answers are known."""
     renderer = policies.renderer
     params = SamplingParams(config.max_tokens, config.temperature, renderer.stop_ids, config.seed)
-    task = open_task(config.data.messages, renderer, config.environment, config.model)
+    task = open_task(config.data.messages, renderer, config.environment, config.model, config.thinking_tokens)
     answers = {}
     for side in policies.models:
         start = time.perf_counter()
@@ -216,6 +219,8 @@ def show_rollout(rollout: Rollout) -> Group:
     if rollout.ended not in ("answered", "budget"):
         ended = f"ended by {rollout.ended}"
     turns = f", {len(rollout.turns)} turns" if len(rollout.turns) > 1 else ""
+    if rollout.forced:
+        turns = ", thinking closed at its budget"
     facts = Text(f"{rollout.length} tokens{turns}, {ended}", "dim")
     if holds_box(parsed.thinking):
         facts.append(", box in thinking", "yellow")

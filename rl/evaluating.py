@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from rewards.length.l1 import TARGET, Targets
+from rewards.length.l1 import evaluated_targets
 from rl import progress
 from rl.collecting import grading_ahead, roll_out
 from rl.engines.base import SamplingParams
 from rl.evaluation.measures import Estimates, measure, within
-from rl.evaluation.statistics import estimate
+from rl.evaluation.targets import measure_at, stating
 from rl.metrics import environment_metrics, rollout_metrics, thinking_metrics
 from rl.rollouts import Problem, Rollout
 from rl.samples import samples
@@ -94,30 +93,15 @@ def graded(run: Run, rollouts: Sequence[Rollout]) -> Estimates:
 
 
 def evaluate_targets(run: Run, problems: Sequence[Problem]) -> dict[int, Estimates]:
-    """Accuracy, tokens and mean |target - tokens| where every prompt states the same target, by target; {} without any.
+    """The measures where every prompt states the same target, by target; {} without any.
 
-    The targets are `length.eval_targets` of a length rule that states them. Each is sampled on its own, because the
-    prompts differ.
+    Each target is sampled on its own, because the prompts differ.
     """
-    rule = run.blueprint.rewards.length
-    targets: list[int] | None = rule.eval_targets if isinstance(rule, Targets) else None
-    found: dict[int, Estimates] = {}
-    for target in targets or ():
-        aimed = [replace(problem, extra={**problem.extra, TARGET: target}) for problem in problems]
-        rollouts = sample(run, aimed, run.blueprint.max_tokens)
-        run.blueprint.rewards.score(rollouts, watch=False)
-        found[target] = _only(("accuracy", "tokens"), measure(rollouts)) | {
-            "deviation": estimate(*per_problem(rollouts, target))
-        }
-    return found
-
-
-def per_problem(rollouts: Sequence[Rollout], target: int) -> tuple[list[float], list[float]]:
-    """[P] sums of |target - tokens| over each problem's completions, and [P] how many completions it has."""
-    sums: dict[int, list[int]] = {}
-    for rollout in rollouts:
-        sums.setdefault(rollout.group, []).append(abs(target - rollout.length))
-    return [float(sum(group)) for group in sums.values()], [float(len(group)) for group in sums.values()]
+    rewards, budget = run.blueprint.rewards, run.blueprint.max_tokens
+    return {
+        target: measure_at(target, sample(run, stating(problems, target), budget), rewards)
+        for target in evaluated_targets(rewards.length)
+    }
 
 
 def record(

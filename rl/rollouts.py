@@ -126,7 +126,7 @@ class Rollout:
 
     @property
     def length(self) -> int:
-        """T_n: the sampled tokens of all turns."""
+        """T_n: the sampled tokens of all turns; thinking, answer and stop tokens alike."""
         return sum(len(turn.completion.tokens) for turn in self.turns)
 
     @property

@@ -29,16 +29,6 @@ class LengthRule(Protocol):
     def __call__(self, group: Sequence[Rollout]) -> list[float]: ...
 
 
-def tokens(rollout: Rollout) -> int:
-    """The length of a rollout: all sampled tokens, thinking, answer and stop tokens."""
-    return rollout.length
-
-
-def was_cut(rollout: Rollout) -> bool:
-    """Whether the token budget cut the rollout."""
-    return rollout.truncated
-
-
 def require_range(key: str, value: float, low: float, high: float, example: Any) -> None:
     """Raises UserError unless `value` is a number from `low` to `high`."""
     if not (math.isfinite(value) and low <= value <= high):

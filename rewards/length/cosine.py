@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens, was_cut
+from rewards.length.base import require_range
 from rl.errors import UserError
 from rl.rollouts import Rollout
 
@@ -46,8 +46,8 @@ class Cosine:
         return [self._value(rollout) - bool(rollout.verdict.correct) for rollout in group]
 
     def _value(self, rollout: Rollout) -> float:
-        if was_cut(rollout):
+        if rollout.truncated:
             return self.cut
         start, end = self.right if rollout.verdict.correct else self.wrong
-        progress = min(1.0, tokens(rollout) / self.max_tokens)
+        progress = min(1.0, rollout.length / self.max_tokens)
         return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2

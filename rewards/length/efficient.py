@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens, was_cut
+from rewards.length.base import require_range
 from rl.rollouts import Rollout
 
 
@@ -31,15 +31,15 @@ class Efficient:
         require_range("alpha", self.alpha, 0, 1, 0.1)
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
-        right = [tokens(r) for r in group if r.verdict.correct and not was_cut(r)]
+        right = [r.length for r in group if r.verdict.correct and not r.truncated]
         mean, deviation = (fmean(right), pstdev(right)) if right else (0.0, 0.0)
 
         def change(rollout: Rollout) -> float:
             if not rollout.verdict.correct:
                 return 0.0
-            if was_cut(rollout):
+            if rollout.truncated:
                 return -1.0
-            z = (tokens(rollout) - mean) / deviation if deviation else 0.0
+            z = (rollout.length - mean) / deviation if deviation else 0.0
             return -self.alpha / (1 + math.exp(-z))
 
         return [change(rollout) for rollout in group]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens
+from rewards.length.base import require_range
 from rl.rollouts import Rollout
 
 
@@ -28,7 +28,7 @@ class Kimi:
         require_range("weight", self.weight, 0, 100, 1.0)
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
-        lengths = [tokens(rollout) for rollout in group]
+        lengths = [rollout.length for rollout in group]
         shortest, longest = min(lengths), max(lengths)
         if shortest == longest:
             return [0.0] * len(group)

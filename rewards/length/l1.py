@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens
+from rewards.length.base import require_range
 from rl.errors import UserError
 from rl.rollouts import Problem, Rollout
 
@@ -62,6 +62,11 @@ class Targets:
         return self.sentences[problem.language].format(self.target_of(problem))
 
 
+def evaluated_targets(rule: object) -> list[int]:
+    """The `eval_targets` of a length rule that states targets; [] for any other rule."""
+    return list(rule.eval_targets or ()) if isinstance(rule, Targets) else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class L1Exact(Targets):
     """c - alpha |target - n|, for right and wrong answers.
@@ -77,7 +82,7 @@ class L1Exact(Targets):
     }
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
-        return [-self.alpha * abs(self.target_of(r.problem) - tokens(r)) for r in group]
+        return [-self.alpha * abs(self.target_of(r.problem) - r.length) for r in group]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,4 +104,4 @@ class L1Max(Targets):
         return [self._share(rollout) - 1 if rollout.verdict.correct else 0.0 for rollout in group]
 
     def _share(self, rollout: Rollout) -> float:
-        return min(1.0, max(0.0, self.alpha * (self.target_of(rollout.problem) - tokens(rollout)) + 0.5))
+        return min(1.0, max(0.0, self.alpha * (self.target_of(rollout.problem) - rollout.length) + 0.5))

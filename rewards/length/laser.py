@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens
+from rewards.length.base import require_range
 from rl.errors import UserError
 from rl.rollouts import Rollout
 
@@ -38,4 +38,4 @@ class Laser:
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
         target = self.target or max(1, self.max_tokens // 2)
-        return [self.bonus * bool(r.verdict.correct and tokens(r) <= target) for r in group]
+        return [self.bonus * bool(r.verdict.correct and r.length <= target) for r in group]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
-from rewards.length.base import require_range, tokens
+from rewards.length.base import require_range
 from rl.rollouts import Rollout
 
 
@@ -30,6 +30,6 @@ class Linear:
         require_range("weight", self.weight, 0, 100, 0.25)
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
-        lengths = [tokens(rollout) for rollout in group]
+        lengths = [rollout.length for rollout in group]
         scale = self.weight * fmean(r.verdict.correct for r in group) / (max(lengths) or 1)
         return [-scale * n for n in lengths]

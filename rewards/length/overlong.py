@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rewards.length.base import tokens
 from rewards.overlong import share_left
 from rl.errors import UserError
 from rl.rollouts import Rollout
@@ -36,4 +35,4 @@ class OverlongPenalty:
 
     def __call__(self, group: Sequence[Rollout]) -> list[float]:
         cache = self.cache_tokens or max(1, self.max_tokens // 5)
-        return [share_left(tokens(rollout), self.max_tokens, cache) - 1 for rollout in group]
+        return [share_left(rollout.length, self.max_tokens, cache) - 1 for rollout in group]

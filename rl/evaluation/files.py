@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from rl.evaluation.measures import ALL, CHANGE, Result
+from rl.evaluation.measures import ALL, CHANGE, AtTarget, Estimates, Result
 from rl.report.style import MARKERS, Colors, Words, save_themed
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ SHOWN = {
     "tokens_per_correct": "tokens per correct",
     "thinking_ja_share": "thinking ja",
 }
+AT_TARGET = {"accuracy": "accuracy", "tokens": "tokens", "deviation": "off by"}
 PLOTTED = ("accuracy", "truncated", "tokens_per_correct")
 
 
-def tables(results: Results) -> list[Table]:
-    """All measures over all problems (pass@k and maj@k only at the largest k), then the accuracy on each part."""
+def tables(results: Results, targets: Sequence[AtTarget] = ()) -> list[Table]:
+    """All measures over all problems (pass@k and maj@k only at the largest k), the accuracy on each part, the targets."""
     every = [each for each in results if each.part == ALL]
     largest = {name.partition("@")[0]: name for name in columns(every)}
     names = {name: heading for name, heading in columns(every).items() if name in largest.values()}
@@ -44,14 +45,21 @@ def tables(results: Results) -> list[Table]:
     cells = {(each.budget, each.policy, each.part): cell(each, "accuracy", "{}\n{}") for each in results}
     for each in every:
         accuracy.add_row(*_ends(each), *(cells[each.budget, each.policy, part] for part in by_part))
-    return [overall, accuracy]
+    if not targets:
+        return [overall, accuracy]
+    stated = _table("stated targets", list(AT_TARGET.values()), first="target")
+    for at in targets:
+        stated.add_row(
+            str(at.target), at.policy, *(_number(at.estimates, name, "{}\n{}") for name in AT_TARGET)
+        )
+    return [overall, accuracy, stated]
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def _table(title: str, columns: Sequence[str], first: str = "budget") -> Table:
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False
     )
-    table.add_column("budget", justify="right")
+    table.add_column(first, justify="right")
     table.add_column("policy")
     for column in columns:
         table.add_column(column, justify="right", overflow="fold")
@@ -70,16 +78,21 @@ def columns(results: Results) -> dict[str, str]:
 
 def cell(result: Result, name: str, layout: str) -> str:
     """A value and its interval, signed if it is a change; – if there is no value."""
-    if name not in result.estimates or math.isnan(result.estimates[name].value):
+    return _number(result.estimates, name, layout, sign="+" if result.policy == CHANGE else "")
+
+
+def _number(estimates: Estimates, name: str, layout: str, sign: str = "") -> str:
+    if name not in estimates or math.isnan(estimates[name].value):
         return "–"
-    sign = "+" if result.policy == CHANGE else ""
-    digits = 0 if name.startswith("tokens") else 2
-    value, low, high = result.estimates[name]
+    digits = 0 if name.startswith("tokens") or name == "deviation" else 2
+    value, low, high = estimates[name]
     interval = f"{low:{sign}.{digits}f}…{high:{sign}.{digits}f}".replace("inf", "∞")
     return layout.format(f"{value:{sign}.{digits + 1}f}", interval)
 
 
-def write_files(folder: Path, setting: Setting, results: Results, words: Words) -> dict[str, Path]:
+def write_files(
+    folder: Path, setting: Setting, results: Results, words: Words, targets: Sequence[AtTarget] = ()
+) -> dict[str, Path]:
     """Writes the files into `folder`, replacing an earlier evaluation's; returns their paths by kind.
 
     The same setting and results give the same bytes.
@@ -87,31 +100,38 @@ def write_files(folder: Path, setting: Setting, results: Results, words: Words) 
     folder.mkdir(parents=True, exist_ok=True)
     numbers, text = folder / "evaluation.json", folder / "evaluation.md"
     document = {**setting, "results": [_plain(each) for each in results]}
+    if targets:
+        document["targets"] = [
+            {"policy": at.policy, "target": at.target, **_plain_numbers(at.estimates)} for at in targets
+        ]
     numbers.write_text(
         json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n", encoding="utf-8"
     )
-    text.write_text(markdown(setting, results), encoding="utf-8")
+    text.write_text(markdown(setting, results, targets), encoding="utf-8")
     pictures = save_themed(folder, "budgets", lambda colors: draw_budgets(results, colors, words))
     return {"numbers": numbers, "tables": text, "picture": pictures["light"]}
 
 
 def _plain(result: Result) -> dict[str, Any]:
-    """A JSON object: every estimate as [value, low, high], with null for unknown or infinite numbers."""
-    estimates = {
-        name: [number if math.isfinite(number) else None for number in each]
-        for name, each in result.estimates.items()
-    }
     return {
         "policy": result.policy,
         "budget": result.budget,
         "part": result.part,
         "problems": result.problems,
-        **estimates,
+        **_plain_numbers(result.estimates),
     }
 
 
-def markdown(setting: Setting, results: Results) -> str:
-    """The evaluation as Markdown: setting, picture, all problems, then each part."""
+def _plain_numbers(estimates: Estimates) -> dict[str, list[float | None]]:
+    """Every estimate as [value, low, high], with null for unknown or infinite numbers."""
+    return {
+        name: [number if math.isfinite(number) else None for number in each]
+        for name, each in estimates.items()
+    }
+
+
+def markdown(setting: Setting, results: Results, targets: Sequence[AtTarget] = ()) -> str:
+    """The evaluation as Markdown: setting, picture, all problems, each part, each stated target."""
     subject = (
         f"{setting['base']}, and trained: {setting['trained']}" if setting["trained"] else setting["base"]
     )
@@ -134,8 +154,19 @@ def markdown(setting: Setting, results: Results) -> str:
             "",
             *_lines(rest),
             "",
+            *_target_lines(targets),
         ]
     )
+
+
+def _target_lines(targets: Sequence[AtTarget]) -> list[str]:
+    if not targets:
+        return []
+    rows = [
+        [str(at.target), at.policy, *(_number(at.estimates, name, "{} ({})") for name in AT_TARGET)]
+        for at in targets
+    ]
+    return [*_markdown_table(["target", "policy", *AT_TARGET.values()], rows), ""]
 
 
 def _lines(results: Results) -> list[str]:
@@ -145,6 +176,10 @@ def _lines(results: Results) -> list[str]:
         [each.part, str(each.problems), *_ends(each), *(cell(each, name, "{} ({})") for name in names)]
         for each in results
     ]
+    return _markdown_table(heading, rows)
+
+
+def _markdown_table(heading: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (heading, ["---"] * len(heading), *rows)]
 
 

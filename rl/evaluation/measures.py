@@ -56,6 +56,15 @@ def _within(rollout: Rollout, budget: int, renderer: Renderer) -> Rollout:
 
 
 @dataclass(frozen=True)
+class AtTarget:
+    """Estimates of a policy over all problems, each of whose prompts states the same target length, in tokens."""
+
+    policy: str
+    target: int
+    estimates: Estimates
+
+
+@dataclass(frozen=True)
 class Result:
     """Estimates of a policy at one budget on one part of the problems; for CHANGE, the effect of training."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewards.length.l1 import Targets
+from rewards.length.l1 import evaluated_targets
 from rl.blueprint import Blueprint
 
 # The check before step 1: about the rollouts of one small step, at up to twice its budget.
@@ -80,8 +80,7 @@ def token_ceiling(
     budget = blueprint.budget.first(blueprint.max_tokens)
     most = blueprint.eval_problems
     tested = sum(most if count is None else min(most, count) for count in test_problems)
-    length = blueprint.rewards.length
-    targets = (length.eval_targets if isinstance(length, Targets) else None) or ()
+    targets = evaluated_targets(blueprint.rewards.length)
     checked, completions = check_size(blueprint)
     limit = blueprint.max_sampled_tokens
     return Ceiling(

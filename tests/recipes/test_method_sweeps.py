@@ -33,6 +33,10 @@ def test_each_method_is_the_rule_of_its_name() -> None:
         assert (rule.name if rule else method) == method
     assert type(composed("method=tighten").budget).__name__ == "Tighten"
     assert composed("method=tighten").rewards.length is None
+    assert composed("method=mask").rewards.truncated.name == "mask"
+    assert composed("method=scale").rewards.truncated.name == "scale"
+    assert composed("method=refill").refill == 2 and composed("method=refill", "refill=3").refill == 3
+    assert composed("method=thinking").thinking_tokens == 48
     assert composed("method=kimi", "length=laser").rewards.length.name == "laser"  # what is typed wins
 
 

@@ -194,6 +194,17 @@ def test_evaluations_at_stated_targets(folder):
     first = read_jsonl(folder / "targets/evaluations.jsonl")[0]
     assert [each["target"] for each in first["targets"]] == [3, 8]
     assert "deviation" in (folder / "targets/report.html").read_text()
+    process = start("evaluate", "run=targets", "problems=4", "completions=2", "out=at_targets", cwd=folder)
+    assert process.wait() == 0, process.err
+    found = json.loads((folder / "at_targets/evaluation.json").read_text())["targets"]
+    assert [(each["policy"], each["target"]) for each in found] == [
+        (p, t) for t in (3, 8) for p in ("base", "trained")
+    ]
+    assert all(abs(each["deviation"][0] - abs(each["target"] - each["tokens"][0])) < 1e-9 for each in found)
+    assert (
+        "stated targets" in process.out
+        and "| 3 | base |" in (folder / "at_targets/evaluation.md").read_text()
+    )
 
 
 def test_a_preflight_writes_the_pass_rates_that_a_run_starts_with(folder):

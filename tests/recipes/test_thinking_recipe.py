@@ -112,6 +112,13 @@ def test_an_evaluation_takes_over_the_runs_budget_for_the_reasoning(folder):
     assert "thinking_tokens=4: expected fewer than budgets" in process.err and "budgets has 4" in process.err
     process = start("sample", "run=trained", "rows=1", cwd=folder)
     assert process.wait() == 0, process.err
+    assert process.out.count("thinking closed at its budget") == 2  # base and trained
+    process = start("sample", "run=trained", "rows=1", "thinking_tokens=null", cwd=folder)
+    assert process.wait() == 0, process.err
+    assert "closed" not in process.out
+    process = start("sample", "run=trained", "rows=1", "max_tokens=4", cwd=folder)
+    assert process.wait() == 2
+    assert "thinking_tokens=4: expected fewer than max_tokens" in process.err
 
 
 def test_a_preflight_measures_budgets_that_leave_tokens_for_the_answer(folder):

@@ -8,7 +8,6 @@ import numpy
 import pytest
 import torch
 
-from rewards.length.base import tokens
 from rl.errors import UserError
 from rl.losses.base import weigh
 from rl.losses.dapo import DAPO
@@ -60,7 +59,7 @@ def test_scores_and_weights_by_an_independent_derivation():
         spread = values.std(axis=1, ddof=1, keepdims=True) + 1e-4
         z += weight * ((values - values.mean(axis=1, keepdims=True)) / spread).ravel()
     assert loss.scores(rollouts, weights) == pytest.approx(z, abs=1e-9)
-    expected = z / (z.std(ddof=1) + 1e-4) / (8 * numpy.array([tokens(r) for r in rollouts]))
+    expected = z / (z.std(ddof=1) + 1e-4) / (8 * numpy.array([r.length for r in rollouts]))
     found = [row.coefficients[0] for row in weigh(rollouts, loss, 9, weights)]
     assert found == pytest.approx(expected, abs=1e-9)
 
@@ -72,7 +71,7 @@ def test_parity_with_trl(tmp_path, tiny_random_model, monkeypatch):
 
     rollouts, weights = batch_of_eight()
     names = ["correct", "format", "length"]
-    loss, lengths = GDPO(), [tokens(r) for r in rollouts]
+    loss, lengths = GDPO(), [r.length for r in rollouts]
     width = max(lengths)
     model, tokenizer = tiny_random_model()
 
