@@ -8,6 +8,8 @@ from typing import Literal
 from rl.blueprint import Blueprint
 from rl.errors import UserError, require
 
+MOST_GROUPS = 1024  # in flight with collect=arrival: each has a thread
+
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncOptions:
@@ -15,7 +17,7 @@ class AsyncOptions:
 
     collect: `ordered`: the batches of later steps are requested early and trained in order; `arrival`: `in_flight` rollouts
     are always being sampled, and the learner takes the next batch of finished ones (rl/arrival.py). in_flight: rollouts, in
-    whole groups; null: two batches.
+    whole groups; null: two batches, or MOST_GROUPS.
     """
 
     max_lag: int = 0
@@ -36,7 +38,7 @@ class AsyncOptions:
         """See EngineConfig."""
         if self.collect != "arrival":
             return None
-        return self.in_flight or 2 * blueprint.batch_size * blueprint.group_size
+        return self.in_flight or blueprint.group_size * min(2 * blueprint.batch_size, MOST_GROUPS)
 
     def check_asynchrony(self, blueprint: Blueprint) -> None:
         """Raises UserError for a blueprint whose batches cannot be requested early."""
@@ -83,6 +85,11 @@ class AsyncOptions:
             raise UserError(
                 f"engine.in_flight={self.in_flight}: a group has {group} rollouts; expected at least as many;"
                 f" e.g. engine.in_flight={2 * step}"
+            )
+        if self.in_flight > MOST_GROUPS * group:
+            raise UserError(
+                f"engine.in_flight={self.in_flight}: expected at most {MOST_GROUPS} groups of {group}, each of which has a"
+                f" thread; type engine.in_flight={MOST_GROUPS * group}"
             )
         if self.in_flight > (most := (self.max_lag + 1) * step):
             raise UserError(

@@ -132,6 +132,10 @@ def test_trajectories_of_several_calls_arrive_too(folder, more):
         (["curriculum=pass_rate", "epochs=2"], "curriculum=pass_rate: with engine.collect=arrival"),
         (["engine.in_flight=1"], "engine.in_flight=1: a group has 2 rollouts"),
         (["engine.in_flight=19"], "engine.in_flight=19: with engine.max_lag=2 more than 18"),
+        (
+            ["engine.in_flight=2049", "batch_size=2000"],
+            "engine.in_flight=2049: expected at most 1024 groups of 2",
+        ),
         (["engine.in_flight=6", "engine.collect=ordered"], "engine.in_flight=6: only read by"),
         (["engine.collect=arival"], "arrival"),
         (["engine.serves_many=false"], "answers one call after another"),
