@@ -16,8 +16,9 @@ from tests.helpers.tinker_server.record import RECORDING, RUN, environment
 from tests.helpers.tinker_server.replay import Replay
 
 STEPS, BATCH, GROUP = 8, 3, 2
+ARRIVAL = ("--config-dir", str(ROOT / "tests/helpers/conf"), "engine=lagged", "engine.collect=arrival")
 SETTINGS = (
-    "--config-dir", str(ROOT / "tests/helpers/conf"), "engine=lagged", "engine.collect=arrival", "engine.max_lag=2",
+    *ARRIVAL, "engine.max_lag=2",
     "model.path=model", "model.lora.rank=4", "learning_rate=1e-2", "+rewards.chance._target_=saboteur.chance",
     "data.train_size=200", "data.test_size=4", f"batch_size={BATCH}", f"group_size={GROUP}", "max_tokens=8",
     f"max_steps={STEPS}", f"samples_per_step={BATCH * GROUP}", "eval_every=3", "eval_problems=2", "save_every=2",
@@ -170,3 +171,18 @@ def test_engine_tinker_trains_as_rollouts_arrive(tmp_path):
         [4, 5, 6, 7],
     ]
     assert found[1]["cost/sample_tokens"] == 1686 and found[1]["lag/max"] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_loop_learns_as_rollouts_arrive(tmp_path):
+    """The settings of docs/flashreinforce.md, where the mean of the last three steps is above 0.9 for each seed."""
+    done = run_recipe(
+        "rl_basic", *ARRIVAL, "engine.max_lag=2", "loss=flashreinforce", "loss.delta=1e-2", "learning_rate=2e-4",
+        "optimizer.schedule=linear", "max_steps=20", "eval_every=0", "save_every=0", "preflight=off", "logger=none",
+        "run_dir=run", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path / "run", "metrics.jsonl")
+    assert max(row["reward_total"] for row in found[-3:]) >= 0.85
+    assert 0 < max(row["lag/max"] for row in found) <= 2 and found[0]["trust/admitted"] == 1
