@@ -89,6 +89,10 @@ class EngineConfig:
         """A service's prices for this blueprint's model; None when no price is published."""
         return published_prices(blueprint.model.source)
 
+    def rollouts_in_flight(self, blueprint: Blueprint) -> int | None:
+        """How many rollouts are sampled at once while the learner trains on finished ones; None: batch after batch."""
+        return None
+
     def compare(self, blueprint: Blueprint, problems: ProblemSet) -> Conformance:
         """Compares one training step on a service with the same step here. Raises UserError for a local engine."""
         raise UserError("engine: check_engine compares a service with this machine; type engine=tinker")

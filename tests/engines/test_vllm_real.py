@@ -106,8 +106,8 @@ def test_parity_with_engine_local(server, weights, tmp_path):
     from rl.models.loading import open_renderer
     from rl.rollouts import TrainingRow
 
-    typed = [each.replace("model.lora.rank", "++model.lora.rank", 1) for each in weights]
-    local = composed(*typed)
+    weights = [each.replace("model.lora.rank", "++model.lora.rank") for each in weights]
+    local = composed(*weights)
     remote = composed(
         "engine=vllm", f"engine.servers=[{server.url}]", f"engine.weights_dir={tmp_path}", *weights
     )

@@ -69,6 +69,11 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
                 "loss.kl_beta: a Tinker service adds no KL penalty to its losses; type loss.kl_beta=0, or engine=local"
             )
         self.check_asynchrony(blueprint)
+        if self.collect == "arrival" and not self.overlap:
+            raise UserError(
+                "engine.overlap=false: this service cannot sample while it trains, and engine.collect=arrival always samples;"
+                " type engine.collect=ordered"
+            )
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:
             raise UserError(
