@@ -83,6 +83,15 @@ def test_a_lag_keeps_older_versions_until_nobody_samples_from_them(fake, tmp_pat
     assert (found[-1]["ratio/max"] > 1.001) == bool(weights)
 
 
+@pytest.mark.parametrize("weights", [LORA, ()], ids=["lora", "full"])
+def test_rollouts_are_trained_as_they_arrive(fake, tmp_path, weights):
+    """engine.collect=arrival: threads sample from the published version while the learner updates."""
+    more = ("engine.collect=arrival", "engine.max_lag=2", "max_steps=4")
+    found = finished(run(tmp_path, fake, *weights, *more), tmp_path, 4)
+    assert max(row["lag/max"] for row in found) <= 2 and not fake.broken and not fake.adapters
+    assert all(row.get("publish/mismatch_max", 0) < 1e-4 for row in found)
+
+
 def test_every_prompt_has_its_own_seed_and_a_run_repeats(fake, tmp_path):
     found = []
     for name in ("first", "second"):

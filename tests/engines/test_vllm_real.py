@@ -97,6 +97,17 @@ def test_it_learns(server, tmp_path, loss, weights, lag):
         assert all(abs(row["ratio/max"] - 1) < 1e-3 for row in found)
 
 
+def test_it_learns_from_rollouts_as_they_arrive(server, tmp_path):
+    done = start(
+        "rl_basic", *TRAIN, *LORA, *SIZES["grpo"], "loss=grpo", "engine.collect=arrival", "engine.max_lag=2", "max_steps=30",
+        "save_every=0", f"engine.servers=[{server.url}]", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.wait(2000) == 0, done.err
+    found = rows(tmp_path)
+    print([round(row["reward_total"], 2) for row in found], [round(row["lag/mean"], 1) for row in found])
+    assert max(row["reward_total"] for row in found) >= 0.9 and max(row["lag/max"] for row in found) <= 2
+
+
 @pytest.mark.parametrize("weights", [LORA, FULL], ids=["lora", "full"])
 def test_parity_with_engine_local(server, weights, tmp_path):
     """On the same completions: log-probabilities within 1e-4 and gradients of cosine 0.9999 at least."""
