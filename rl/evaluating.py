@@ -28,6 +28,7 @@ def evaluate_at(run: Run, step: int) -> dict[str, float]:
 
 def evaluate(run: Run, step: int) -> dict[str, float]:
     """`eval/*` metrics of the policy before `step`; with `eval_data`, `eval/NAME/*` of each set."""
+    run.engine.sampler.publish()
     return {
         f"eval/{name}/{metric}" if name else f"eval/{metric}": value
         for name, each in run.evaluations().items()

@@ -11,11 +11,11 @@ absent when no reward grades answers.
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
 | `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |
-| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker or vLLM |
+| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker, engine=vllm or engine.vllm |
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions cut at the budget, as the sampler reports it |
 | `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` or `thinkprune` allows at this step |
-| `sampled_discarded` | completion tokens of the step that `refill` threw away; all other metrics are of the groups that were kept |
+| `sampled_discarded` | completion tokens that `refill`, or `engine.collect=arrival` as too old, threw away; all other metrics are of the groups that were kept |
 | `tokens/mean`, `p50`, `p90`, `max` | completion lengths, the stop token included |
 | `tokens/thinking` | mean tokens of the reasoning, estimated from its share of the completion's characters |
 | `sampled_tokens` | completion tokens that the run's training steps have sampled so far |
@@ -39,7 +39,15 @@ absent when no reward grades answers.
 | `env/ended/<reason>` | share of rollouts that ended because the model `answered`, or by `budget`, `turns`, `context`, `error` |
 | `tokens/context` | mean tokens that the model read or wrote: prompt, sampled tokens, and the environment's messages |
 | `tokens/prefilled_over_needed` | prompt tokens computed over those not computed before: 1 when no history is computed again (engine=local) |
-| `lag/mean`, `lag/max` | updates between the policy that sampled a rollout and the one that learns from it (engine=tinker) |
+| `lag/mean`, `lag/max` | updates between the policy that began a rollout and the one that learns from it (a sampler that is elsewhere) |
+| `lag/long` | `lag/mean` of the rollouts longer than `tokens/p50`: above `lag/mean`, long answers train later (null: none is longer); this and the next rows: with engine.collect=arrival |
+| `lag/in_flight` | rollouts that were being sampled, or had finished and wait for a later step, when the step was logged |
+| `lag/dropped` | rollouts that arrived for the step more than `engine.max_lag` updates old, and were thrown away |
+| `tokens/dropped` | their mean length: above `tokens/mean`, long answers are lost (null: none was dropped) |
+| `tokens/in_flight` | tokens of the finished rollouts that wait for a later step |
+| `publish/mismatch`, `publish/mismatch_max` | mean and largest abs(log rho) of the first tokens of each version that was published at the step, the worst server's (engine=vllm; absent where the weights had not changed) |
+| `publish/seconds` | of handing over weights and verifying them (engine=vllm) |
+| `servers/live`, `servers/asked_again` | servers in use at the end of the step; requests that failed and were asked again (engine=vllm) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
 | `eval/<name>` | the metric on test problems, where due |
@@ -171,6 +179,30 @@ def lag_metrics(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
     """How many updates old the policy was that sampled the rollouts of `step`."""
     lags = [step - 1 - r.version for r in rollouts]
     return {"lag/mean": fmean(lags), "lag/max": max(lags)}
+
+
+def arrival_metrics(
+    rollouts: Sequence[Rollout],
+    step: int,
+    dropped: Sequence[Rollout],
+    waiting: Sequence[Rollout],
+    in_flight: int,
+) -> dict[str, float]:
+    """Metrics of a step whose rollouts were trained as they arrived. waiting: finished, for a later step."""
+    middle = median(r.length for r in rollouts)
+    return {
+        "lag/long": mean_of(step - 1 - r.version for r in rollouts if r.length > middle),
+        "lag/in_flight": in_flight,
+        "lag/dropped": len(dropped),
+        "tokens/dropped": mean_of(r.length for r in dropped),
+        "tokens/in_flight": sum(r.length for r in waiting),
+    }
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """The mean; NaN of nothing."""
+    known = list(values)
+    return fmean(known) if known else math.nan
 
 
 def thinking_tokens(rollout: Rollout) -> float:

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rl.collecting import rollouts_from, sample_in_calls, sampling_params
-from rl.engines.base import SamplingParams
+from rl.collecting import sample_to_train, sampling_params
 from rl.losses.base import rollout_weights
 from rl.rollouts import Problem, Rollout
 from rl.scoring import score
@@ -59,23 +58,13 @@ def redraw(
     seed = derived_seed(run.blueprint.seed, f"refill {draw}", step)
     params = replace(sampling_params(run, step), max_tokens=budget, seed=seed)
     with timer("sample"):
-        drawn = [replace(rollout, version=step - 1) for rollout in sample(run, problems, params)]
+        n = run.blueprint.group_size
+        rollouts = sample_to_train(run.engine.sampler, run.task, problems, n, params)
+        drawn = [replace(rollout, version=step - 1) for rollout in rollouts]
     if drawn:
         with timer("score"):
             score(run, drawn, watch=False)
     return drawn
-
-
-def sample(run: Run, problems: Sequence[Problem], params: SamplingParams) -> list[Rollout]:
-    """Ungraded rollouts of the problems; none for a problem whose sampling failed.
-
-    Requested as a step's batch is, so that a service counts the cost of training on them too.
-    """
-    sampler, n = run.engine.sampler, run.blueprint.group_size
-    if not run.task.one_call:
-        return sample_in_calls(sampler, run.task, problems, n, params)
-    prompts = run.task.prompts(problems)
-    return rollouts_from(problems, prompts, sampler.submit(prompts, n, params).result(), run.renderer)
 
 
 def teaching_groups(run: Run, rollouts: Sequence[Rollout], budget: int) -> set[int]:

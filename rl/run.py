@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from renderers.base import Renderer, require_fingerprint
 from rl import progress
 from rl.blueprint import Blueprint
 from rl.budget import budget_after
+from rl.collecting import open_arrivals
 from rl.data.config import DataConfig
 from rl.data.curriculum import ByPassRate, EasiestFirst
 from rl.data.pass_rates import PassRates
@@ -66,7 +67,7 @@ def open_run(
         for each in (problems, *problems.evaluations.values()):
             for line in each.report.lines():
                 log.info("%s", line)
-        engine = blueprint.engine.open(blueprint, tokenizer)
+        engine = blueprint.engine.open(replace(blueprint, run_dir=str(directory.path)), tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
         learner = engine.learner
@@ -98,11 +99,16 @@ def open_run(
         before = logged[-1].get("sampled_tokens", 0) if logged else 0
         sampled = SampledTokens(int(before), blueprint.max_sampled_tokens)
         watchdog = Watchdog(directory.path, done, blueprint.max_nonfinite_steps)
+        run = Run(
+            blueprint, problems, task, engine, loggers, directory, watchdog, budget, sampled, total_steps, done,
+            pass_rates=rates,
+        )  # fmt: skip
+        if in_flight := blueprint.engine.rollouts_in_flight(blueprint):
+            arrivals = open_arrivals(run, in_flight)
+            stack.callback(arrivals.close)
+            run = replace(run, arrivals=arrivals)
         with _closing(loggers):
-            yield Run(
-                blueprint, problems, task, engine, loggers, directory, watchdog, budget, sampled, total_steps, done,
-                pass_rates=rates,
-            )  # fmt: skip
+            yield run
 
 
 def order_by_pass_rate(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from renderers.base import Renderer
+from rl.arrival import Arrivals
 from rl.blueprint import Blueprint
 from rl.budget import Budget
 from rl.data.pass_rates import PassRates
@@ -52,7 +53,8 @@ class Run:
     """The opened parts of one training run. done: steps trained before this start.
 
     total_steps: where it ends, unless `sampled` reaches its limit earlier. pending: batches requested ahead of their step,
-    by step. pass_rates: measured so far, with curriculum=pass_rate. pace: how long the steps take.
+    by step. arrivals: the rollouts in flight, with engine.collect=arrival. pass_rates: measured so far, with
+    curriculum=pass_rate. pace: how long the steps take.
     """
 
     blueprint: Blueprint
@@ -67,6 +69,7 @@ class Run:
     total_steps: int
     done: int
     pending: dict[int, PendingBatch] = field(default_factory=dict)
+    arrivals: Arrivals | None = None
     pass_rates: PassRates | None = None
     pace: Pace = field(default_factory=Pace)
 
@@ -95,7 +98,8 @@ class Run:
 class Batch:
     """One step's scored and weighed rollouts, ready for the update.
 
-    evaluation: `eval/*` metrics, where due. discarded: scored rollouts that `refill` replaced.
+    evaluation: `eval/*` metrics, where due. discarded: scored rollouts that `refill` replaced, or unscored ones that were too
+    old (engine.collect=arrival).
     """
 
     step: int

@@ -25,7 +25,7 @@ from rl.metrics import (
 )
 from rl.preflight.check import before_training
 from rl.refilling import refill
-from rl.rollouts import Rollout, TrainingRow
+from rl.rollouts import TrainingRow
 from rl.samples import samples
 from rl.saving import export_final, require_metric, save, save_at
 from rl.scoring import score
@@ -126,7 +126,7 @@ def prepare(run: Run, step: int) -> Batch:
         rollouts, budget = collect(run, step)
     with timer("score"):
         score(run, rollouts)
-    discarded: list[Rollout] = []
+    discarded = run.arrivals.discarded if run.arrivals else []
     if blueprint.refill:
         rollouts, discarded = refill(run, step, rollouts, budget, timer)
     rewards = blueprint.rewards
@@ -150,9 +150,11 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     metrics |= sampler.metrics()
     if sampler.max_lag is not None:
         metrics |= lag_metrics(rollouts, step)
+    if run.arrivals:
+        metrics |= run.arrivals.metrics(rollouts, step)
     metrics |= run.watchdog.metrics(metrics)
     thrown_away = sum(r.length for r in batch.discarded)
-    if run.blueprint.refill:
+    if run.blueprint.refill or run.arrivals:
         metrics["sampled_discarded"] = thrown_away
     tokens = sum(r.length for r in rollouts) + thrown_away
     run.sampled.total += tokens
@@ -162,6 +164,8 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
         require_metric(run.blueprint.keep_best, metrics)
     if run.pass_rates:
         run.pass_rates.record(step, [*rollouts, *batch.discarded])
+    if run.arrivals:
+        run.arrivals.record(step)
     run.loggers.log(step, metrics)
     run.loggers.samples(step, samples(run.blueprint, rollouts, "train"))
     run.watchdog.check(step, metrics, rollouts, batch.rows, stats)

@@ -25,6 +25,9 @@ ENOUGH = 10  # gradient norms needed before the median is used
 CUT = 0.9  # share of truncated completions above which a step has little to learn from
 CUT_STEPS = 20  # warn every this many such steps in a row
 
+ADMITTED = 0.5  # share of rollouts inside the trust region below which most of the sampling is wasted
+ADMITTED_STEPS = 5  # warn every this many such steps in a row
+
 
 class Watchdog:
     """Watches the run in `run_dir`. done: steps already trained, whose metrics restore the counts."""
@@ -37,6 +40,9 @@ class Watchdog:
         self.grad_norms = deque((row["grad_norm"] for row in rows if row.get("grad_norm")), maxlen=MEMORY)
         self.cut_in_a_row = len(
             list(takewhile(lambda row: row.get("frac_truncated", 0.0) > CUT, reversed(rows)))
+        )
+        self.rejected_in_a_row = len(
+            list(takewhile(lambda row: row.get("trust/admitted", 1.0) < ADMITTED, reversed(rows)))
         )
 
     def metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -56,6 +62,7 @@ class Watchdog:
         Raises UserError after `max_nonfinite_steps` non-finite steps in a row.
         """
         self._log_truncation(step, metrics)
+        self._log_rejection(step, metrics)
         if not metrics["nonfinite"]:
             self.in_a_row = 0
             self._log_outliers(step, metrics)
@@ -86,6 +93,19 @@ class Watchdog:
                 " reward_total %.3f); try a larger max_tokens, or one of the remedies in preflight.json",
                 step, self.cut_in_a_row, 100 * CUT, 100 * metrics["frac_truncated"], metrics["budget"],
                 metrics["reward_total"],
+            )  # fmt: skip
+
+    def _log_rejection(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Warns every ADMITTED_STEPS steps in a row in which the trust region rejected most rollouts."""
+        rejected = metrics.get("trust/admitted", 1.0) < ADMITTED
+        self.rejected_in_a_row = self.rejected_in_a_row + 1 if rejected else 0
+        if self.rejected_in_a_row and self.rejected_in_a_row % ADMITTED_STEPS == 0:
+            log.warning(
+                "step %d: %d steps in a row trained on fewer than %.0f %% of their rollouts (now %.0f %%): the others are outside"
+                " the trust region (trust/kl_mean %.2g, learning_rate %.2g, lag/mean %.2g); try a smaller learning_rate, a"
+                " smaller engine.max_lag, or a larger loss.delta",
+                step, self.rejected_in_a_row, 100 * ADMITTED, 100 * metrics["trust/admitted"], metrics["trust/kl_mean"],
+                metrics["learning_rate"], metrics.get("lag/mean", 0.0),
             )  # fmt: skip
 
     def _log_outliers(self, step: int, metrics: Mapping[str, float]) -> None:

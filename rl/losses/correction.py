@@ -2,7 +2,8 @@
 
 Without a correction the ratio rho of every loss divides by the sampler's probability. With one, rho divides by the
 learner's own probability before the batch's first update, and the difference between the two, w = learner / sampler, goes
-into the coefficients. The sampler's probability so divides once, never twice.
+into the coefficients. The sampler's probability so divides once, never twice. `recomputed` leaves w out: the difference
+between sampler and learner is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal
 from rl.errors import UserError
 from rl.rollouts import TrainingRow, scattered
 
-Correction = Literal["none", "tis", "icepop", "sequence_mask"]
+Correction = Literal["none", "recomputed", "tis", "icepop", "sequence_mask"]
 
 # The published bounds of w: TIS verl's default, IcePop its section 3, sequence masking the widest that verl's guide names.
 BOUNDS = {"tis": (0.0, 2.0), "icepop": (0.5, 5.0), "sequence_mask": (1 / 1.001, 1.001)}
@@ -29,7 +30,7 @@ def require_bounds(correction: Correction, bounds: tuple[float, float] | None) -
     if bounds is None:
         return
     low, high = bounds
-    if correction == "none":
+    if correction not in BOUNDS:
         raise UserError(
             f"loss.correction_bounds=[{low:g},{high:g}]: there is nothing to bound; type loss.correction=tis too, or"
             " loss.correction_bounds=null"
@@ -48,9 +49,9 @@ def correction_weights(
     """What multiplies the coefficients of a row's sampled tokens, from their log w = log learner - log sampler.
 
     tis: w clipped to the bounds. icepop: w inside the bounds, 0 outside. sequence_mask: 1 if the geometric mean of the
-    row's w is inside the bounds, else 0.
+    row's w is inside the bounds, else 0. none, recomputed: 1.
     """
-    if correction == "none":
+    if correction not in BOUNDS:
         return [1.0] * len(log_ratio)
     low, high = bounds or BOUNDS[correction]
     if correction == "sequence_mask":

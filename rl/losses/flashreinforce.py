@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rl.errors import UserError
 from rl.losses.base import PolicyLoss, highest_entropy
@@ -21,26 +21,37 @@ class FlashReinforce(PolicyLoss):
 
     delta: a row whose mean Bernoulli KL exceeds it is rejected but still counts in N; inf turns the gate off.
     negative_token_fraction: a failed rollout trains only on this share of its tokens, those of highest entropy.
+    weighting: the mean over each rollout's tokens and then over rollouts (`sample_mean`), or over all tokens of the batch
+    (`token_mean`). allow_unstable: accept what the recipe advises against (docs/flashreinforce.md), to see its effect.
     """
 
     name: str = "flashreinforce"
     delta: float = 3e-3
     negative_token_fraction: float = 1.0
+    weighting: Literal["sample_mean", "token_mean"] = "sample_mean"
+    allow_unstable: bool = False
 
     needs_groups = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.updates_per_batch != 1:
-            raise UserError(
-                f"loss.updates_per_batch={self.updates_per_batch}: flashreinforce takes one optimiser step a batch and"
-                " discards it; use loss.updates_per_batch=1, or loss=grpo"
-            )
-        if self.correction != "none":
+        if self.correction not in ("none", "recomputed"):
             raise UserError(
                 f"loss.correction={self.correction}: flashreinforce already weighs each token by learner over sampler and has"
                 " a trust region of its own; type loss.correction=none, or loss=grpo"
             )
+        risks = {
+            f"updates_per_batch={self.updates_per_batch}: flashreinforce takes one optimiser step a batch and discards it;"
+            " later ones follow a gradient that nothing clips; use loss.updates_per_batch=1": self.updates_per_batch
+            > 1,
+            "weighting=token_mean: long rollouts, mostly failed ones, outweigh short ones; use"
+            " loss.weighting=sample_mean": self.weighting == "token_mean",
+            "correction=recomputed: the trust region then compares the learner with itself, and weights that the sampler"
+            " had earlier go unnoticed; use loss.correction=none": self.correction == "recomputed",
+        }
+        for risk, chosen in risks.items():
+            if chosen and not self.allow_unstable:
+                raise UserError(f"loss.{risk}, or loss.allow_unstable=true to try it")
         if not self.delta > 0:
             raise UserError(
                 f"loss.delta={self.delta}: expected a positive number (inf: no gate); e.g. loss.delta=3e-3"
@@ -62,10 +73,12 @@ class FlashReinforce(PolicyLoss):
     def weights(
         self, rewards: Sequence[float], groups: Sequence[int], lengths: Sequence[int], budget: int
     ) -> list[float]:
-        """(R - mean R) / (N T_n)."""
+        """(R - mean R) / (N T_n), or / sum T with `token_mean`."""
         if len(set(rewards)) == 1:
             return [0.0] * len(rewards)  # rounding in the mean must not become signal
         mean = fmean(rewards)
+        if self.weighting == "token_mean":
+            return [(reward - mean) / sum(lengths) for reward in rewards]
         return [
             (reward - mean) / (len(rewards) * length) for reward, length in zip(rewards, lengths, strict=True)
         ]

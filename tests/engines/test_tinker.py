@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.recipes import run_recipe
+from tests.helpers.recipes import ROOT, run_recipe
 from tests.helpers.tinker_server.record import RECORDING, RUN, environment
 from tests.helpers.tinker_server.replay import Replay
 
@@ -145,9 +145,11 @@ def assert_learnt_from_older_policies(metrics):
 @pytest.mark.slow
 def test_the_loop_learns_from_a_policy_two_updates_old(tmp_path):
     """The asynchronous loop on the local engine: what is asked ahead is sampled when it is asked."""
-    (tmp_path / "lagged.py").write_text(LAGGED)
     local = [
-        "engine._target_=lagged.Config",
+        "--config-dir",
+        str(ROOT / "tests/helpers/conf"),
+        "engine=lagged",
+        "engine.max_lag=2",
         "model.lora.rank=8",
         "eval_every=0",
         "save_every=0",
@@ -157,21 +159,3 @@ def test_the_loop_learns_from_a_policy_two_updates_old(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert_learnt_from_older_policies([json.loads(line) for line in lines])
-
-
-LAGGED = """
-from concurrent.futures import Future
-from dataclasses import dataclass
-from rl.engines.base import Engine
-from rl.engines.local.config import LocalEngineConfig
-from rl.engines.local.engine import LocalSampler, open_engine
-
-@dataclass(frozen=True, kw_only=True)
-class Config(LocalEngineConfig):
-    def open(self, blueprint, tokenizer):
-        engine = open_engine(self, blueprint, tokenizer)
-        return Engine(Lagged(engine.sampler.model, engine.sampler.precision, 4.0, False), engine.learner)
-
-class Lagged(LocalSampler):
-    max_lag = 2
-"""

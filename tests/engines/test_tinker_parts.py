@@ -482,6 +482,7 @@ def run_of(sampler, total_steps):
     return SimpleNamespace(
         engine=SimpleNamespace(sampler=sampler),
         pending={},
+        arrivals=None,
         total_steps=total_steps,
         budget=SimpleNamespace(tokens=8),
         blueprint=SimpleNamespace(

@@ -33,6 +33,7 @@ LN = [math.log(w) for w in (0.25, 0.5, 1.0, 4.0, 8.0)]
     ("kind", "bounds", "expected"),
     [
         ("none", None, [1, 1, 1, 1, 1]),
+        ("recomputed", None, [1, 1, 1, 1, 1]),
         ("tis", None, [0.25, 0.5, 1, 2, 2]),
         ("tis", (0.5, 5.0), [0.5, 0.5, 1, 4, 5]),
         ("icepop", None, [0, 0.5, 1, 4, 0]),
@@ -104,6 +105,19 @@ def test_the_samplers_probability_divides_exactly_once():
     once = loss_and_gradient(RLOO(), corrected(rows, own, "tis", (0.0, 1e9)), current)
     assert once[0] == pytest.approx(plain[0], rel=1e-5) and torch.allclose(once[1], plain[1], atol=1e-6)
     assert plain[1].abs().max() > 0.1
+
+
+def test_recomputed_log_probabilities_hide_the_difference():
+    """The coefficients stay, and FlashREINFORCE's trust region, which rejects these rows, admits them all."""
+    rows, own = rows_of()
+    loss = FlashReinforce(correction="recomputed", allow_unstable=True)
+    recomputed = corrected(rows, own, loss.correction, None)
+    assert [row.coefficients for row in recomputed] == [row.coefficients for row in rows]
+    assert [row.behavior_logprobs for row in recomputed] == own
+    current = tensors(recomputed)[0]
+    assert not loss.surrogate(current, *tensors(rows)).admitted.any()
+    assert loss.surrogate(current, *tensors(recomputed)).admitted.all()
+    assert loss.passes == FlashReinforce().passes + 1
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -102,6 +102,13 @@ def test_flashreinforce_by_hand():
     assert on_policy.loss.item() == pytest.approx(0.1277778, abs=1e-7)
 
 
+def test_flashreinforce_with_a_token_mean():
+    """Rewards 1 and 0, lengths 2 and 8: each of the 10 tokens has 0.5 / 10; the long row weighs four times as much."""
+    loss = FlashReinforce(weighting="token_mean", allow_unstable=True)
+    assert loss.weights([1.0, 0.0], [0, 1], [2, 8], 8) == pytest.approx([0.05, -0.05])
+    assert FlashReinforce().weights([1.0, 0.0], [0, 1], [2, 8], 8) == pytest.approx([0.125, -0.03125])
+
+
 def test_length_bias_of_the_two_group_losses():
     """Advantages +a and -a, lengths 2 and 8, ratio 1: GRPO averages each sequence, Dr.GRPO divides by the budget 16.
 
@@ -224,6 +231,9 @@ def test_entropy_filter_keeps_the_most_uncertain_tokens_ties_by_position():
     ("make", "words"),
     [
         (lambda: FlashReinforce(updates_per_batch=2), "one optimiser step a batch"),
+        (lambda: FlashReinforce(updates_per_batch=2), "loss.allow_unstable=true"),
+        (lambda: FlashReinforce(weighting="token_mean"), "loss.weighting=token_mean: long rollouts"),
+        (lambda: FlashReinforce(correction="recomputed"), "loss.correction=recomputed: the trust region"),
         (lambda: FlashReinforce(delta=0.0), "loss.delta=0.0"),
         (lambda: FlashReinforce(negative_token_fraction=0.0), "loss.negative_token_fraction=0.0"),
         (lambda: GRPO(clip_low=1.5), "loss.clip_low=1.5"),

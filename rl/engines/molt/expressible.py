@@ -20,6 +20,10 @@ CLIPPED = {
     GRPO: "seq-mean-token-mean",
     DAPO: "token-mean",
 }  # their mean over tokens and rollouts, by Molt's name
+MEANS = {
+    "sample_mean": "seq-mean-token-mean",
+    "token_mean": "token-mean",
+}  # the same, of FlashREINFORCE's weighting
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def _flash_reinforce(loss: FlashReinforce, options: MoltOptions) -> dict[str, An
         "algo.advantage.is_correction_mode": "mask",
         "algo.advantage.is_correction_gating": "binary_kl",
         "algo.advantage.is_correction_threshold": loss.delta,
-        "actor.loss_agg_mode": options.loss_agg_mode or "seq-mean-token-mean",
+        "actor.loss_agg_mode": options.loss_agg_mode or MEANS[loss.weighting],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from rl.engines.molt.logs import last_error
 from rl.engines.molt.model_folder import write_model
 from rl.engines.molt.options import MoltOptions
 from rl.engines.molt.reader import Reader
+from rl.engines.processes import end, start
 from rl.errors import UserError
 from rl.models.loading import context_of, end_ids
 from rl.rollouts import Completion
@@ -39,7 +38,6 @@ log = logging.getLogger("tanka")
 POLL_SECONDS = 0.5  # how soon a signal is noticed while Molt prints nothing
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL: Ray ends its actors when the driver ends
 SILENCE_SECONDS = 1800.0  # warn when Molt has printed nothing for so long
-LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 LONGEST_LINE = (
     1 << 20
 )  # bytes; of a longer line, such as a progress bar that is redrawn for hours, the end is kept
@@ -156,49 +154,13 @@ def ending(code: int) -> str:
 def running(command: Command) -> Iterator[subprocess.Popen[bytes]]:
     """The started job, in a process group of its own, which has ended when the context ends."""
     try:
-        process = subprocess.Popen(
-            command.argv,
-            cwd=command.folder,
-            env={**os.environ, **command.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process, which then ends the job in order
-            preexec_fn=_end_with_parent,
-        )
+        process = start(command.argv, command.environment, subprocess.PIPE, command.folder)
     except OSError as error:
         raise UserError(f"engine.python={command.python}: cannot be run ({error.strerror})") from None
     try:
         yield process
     finally:
-        end(process)
-
-
-def _end_with_parent() -> None:
-    """In the child, on Linux: SIGTERM when this process dies, so that a second start finds no job of the first."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the job and every process of its group: SIGTERM, then SIGKILL."""
-    for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        deadline = time.monotonic() + patience
-        while group_lives(process) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    process.wait()
-
-
-def group_lives(process: subprocess.Popen[bytes]) -> bool:
-    """Whether any process of the group is left, the job's own included."""
-    process.poll()  # otherwise an ended job stays in its group
-    try:
-        os.killpg(process.pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+        end(process, GRACE_SECONDS)
 
 
 def watch(process: subprocess.Popen[bytes], output: Path, line: Callable[[str], None]) -> None:

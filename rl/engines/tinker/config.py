@@ -68,15 +68,11 @@ class TinkerEngineConfig(TinkerOptions, EngineConfig):
             raise UserError(
                 "loss.kl_beta: a Tinker service adds no KL penalty to its losses; type loss.kl_beta=0, or engine=local"
             )
-        if self.max_lag and not blueprint.environment.single_turn:
+        self.check_asynchrony(blueprint)
+        if self.collect == "arrival" and not self.overlap:
             raise UserError(
-                f"engine.max_lag={self.max_lag}: with environment={blueprint.environment.name} a step's trajectories are"
-                " sampled at that step; type engine.max_lag=0"
-            )
-        if self.max_lag and blueprint.thinking_tokens is not None:
-            raise UserError(
-                f"engine.max_lag={self.max_lag}: with thinking_tokens={blueprint.thinking_tokens} a step's answers are sampled at"
-                " that step, after its reasonings; type engine.max_lag=0"
+                "engine.overlap=false: this service cannot sample while it trains, and engine.collect=arrival always samples;"
+                " type engine.collect=ordered"
             )
         loss_name(blueprint.loss)
         if self.max_usd is not None and self.usd_per_million(blueprint) is None:

@@ -110,7 +110,7 @@ class TinkerLearner(Learner):
         return row_logprobs(output, rows), norms[0] if norms else 0.0
 
     def _count_pass(self, rows: Sequence[TrainingRow]) -> None:
-        self.ledger.tokens += Tokens(train=sum(r.length for r in rows))
+        self.ledger.spend(Tokens(train=sum(r.length for r in rows)))
 
     def save(self, path: Path) -> None:
         name = path.name.strip(".").removesuffix(".tmp")

@@ -75,7 +75,8 @@ class Ledger:
 
     def metrics(self) -> dict[str, float]:
         """`dropped_groups` since the last call, and `cost/*` since the run began."""
-        dropped, self.dropped_groups = self.dropped_groups, 0
+        with self.lock:
+            dropped, self.dropped_groups = self.dropped_groups, 0
         cost = {"cost/usd": self.tokens.usd(self.prices)} if self.prices else {}
         tokens = {f"cost/{name}_tokens": count for name, count in asdict(self.tokens).items()}
         return {"dropped_groups": dropped, **tokens, **cost}

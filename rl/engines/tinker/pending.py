@@ -66,7 +66,8 @@ class PendingGroups:
     @property
     def unanswered(self) -> Tokens:
         """The most that the unanswered prompts can cost."""
-        return ceiling([self.prompts[p] for p in self.calls], self.n, self.params.max_tokens)
+        waiting = list(self.calls)  # at once: another thread may be taking answers
+        return ceiling([self.prompts[p] for p in waiting], self.n, self.params.max_tokens)
 
     @property
     def owed(self) -> Tokens:

@@ -58,7 +58,8 @@ class TinkerSampler(Sampler):
         """Requests completions whose rows get `passes` passes. Raises Stopped when they could exceed `max_usd`."""
         with self.ledger.lock:
             self.ledger.require_affordable(ceiling(prompts, n, params.max_tokens, passes))
-            self.publish()
+            if self.published is None:
+                self.publish()
             pending = PendingGroups(
                 self.published, prompts, n, params, self.attempts, self.ledger, passes, arrived
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -44,14 +45,21 @@ def key_of(path: str, request: bytes) -> str:
 
 
 class Replay(Proxy):
-    """Answers from a recording; `unknown` names the requests that it does not hold."""
+    """Answers from a recording; `unknown` names the requests that it does not hold.
 
-    def __init__(self, file: Path) -> None:
+    any_seed: completions of a prompt are answered whatever the request's seed.
+    """
+
+    def __init__(self, file: Path, any_seed: bool = False) -> None:
         super().__init__("http://127.0.0.1:1")
+        self.any_seed = any_seed
         self.answers: dict[tuple[str, str], list[dict]] = defaultdict(list)
         for row in json.loads(file.read_text(encoding="utf-8")):
-            self.answers[name_of(row["path"]), row["key"]].append(row)
+            self.answers[name_of(row["path"]), self.key(row["key"])].append(row)
         self.unknown: list[str] = []
+
+    def key(self, key: str) -> str:
+        return re.sub(r'"seed": \d+', '"seed": 0', key) if self.any_seed else key
 
     def forward(
         self, client: BaseHTTPRequestHandler, body: bytes
@@ -61,7 +69,7 @@ class Replay(Proxy):
             answer = {"session_heartbeat": b"{}", "telemetry": b'{"status": "accepted"}'}.get(name)
             return (200 if answer else 404), [("content-type", "application/json")], answer or b"{}"
         with self.lock:
-            rows = self.answers.get((name, key_of(client.path, body)))
+            rows = self.answers.get((name, self.key(key_of(client.path, body))))
             if not rows:
                 self.unknown.append(client.path)
                 return 404, [("content-type", "application/json")], b'{"detail": "not recorded"}'
