@@ -1,4 +1,4 @@
-"""The share of the reasoning that is written in the chosen language."""
+"""The share of the reasoning that is written in one language, or in the problem's own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import ClassVar, Literal
 
 from rl.rollouts import Rollout
 
-Language = Literal["en", "ja"]
-
 _MACRO = re.compile(r"\\[A-Za-z]+")
 _SCRIPTS = {
     "en": re.compile(r"[A-Za-z\u00c0-\u024f\uff21-\uff3a\uff41-\uff5a]"),
@@ -20,7 +18,7 @@ _SCRIPTS = {
 }
 
 
-def script_share(text: str, language: Language) -> float:
+def script_share(text: str, language: str) -> float:
     """The share of the letters of `text` in the language's script: Latin for en, kana and kanji for ja.
 
     LaTeX macros are ignored. 0.0 for a text without letters.
@@ -32,13 +30,20 @@ def script_share(text: str, language: Language) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingLanguage:
-    """`script_share` of the reasoning, or of the whole answer if the completion has no reasoning in think tags."""
+    """`script_share` of the reasoning, or of the whole answer if the completion has no reasoning in think tags.
 
-    language: Language
+    language: `problem` is that of each problem.
+    """
+
+    language: Literal["en", "ja", "problem"]
     weight: float = 1.0
     baseline: float = 0.0
 
     needs_grading: ClassVar[bool] = False
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
-        return [script_share(r.parsed.thinking or r.parsed.text, self.language) for r in rollouts]
+        own = self.language == "problem"
+        return [
+            script_share(r.parsed.thinking or r.parsed.text, r.problem.language if own else self.language)
+            for r in rollouts
+        ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -129,6 +130,13 @@ def test_thinking_language_reads_the_reasoning():
     assert reward(
         [rollout("<think>りんご</think>apple"), rollout("りんご"), rollout("<think>apple</think>りんご")]
     ) == [1, 1, 0]
+
+
+def test_thinking_language_may_be_the_problems_own():
+    reward = ThinkingLanguage(language="problem")
+    english, japanese = rollout("<think>apple りんご</think>18"), rollout("<think>apple りんご</think>18")
+    japanese = replace(japanese, problem=replace(japanese.problem, language="ja"))
+    assert reward([english, japanese]) == [5 / 8, 3 / 8]  # of the letters of "apple" and "りんご"
 
 
 # -- a user's own reward, and broken ones ------------------------------------------------------------------------------
