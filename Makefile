@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-tools test test-slow test-tinker test-servers test-molt lint format bench clean
+.PHONY: help demo demo-tools test test-slow test-tinker test-servers test-vllm test-molt lint format bench clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this
 
 test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU; the first time it installs about 4 GB.
 	TANKA_TEST_SERVERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recipes/test_translate_server.py
+
+test-vllm: .venv/installed-dev  ## engine=vllm against vLLM on this CPU (an hour); the first time it installs about 4 GB.
+	TANKA_TEST_VLLM=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_vllm_real.py
 
 # Molt's own dependencies need CUDA: --no-deps, and beside it what its parser, agents and loss module import.
 .venv-molt/installed: tests/helpers/molt/requirements.txt

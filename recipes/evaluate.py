@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,13 +19,14 @@ from rewards.from_config import rewards_on
 from rewards.length.l1 import evaluated_targets
 from rewards.reward_set import RewardSet
 from rl import progress
+from rl.blueprint import EngineConfig
 from rl.budget import check_thinking_tokens
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load, load_test
 from rl.engines.base import SamplingParams
+from rl.engines.policies import Policies
 from rl.errors import UserError, require
-from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.evaluation.files import tables, write_files
 from rl.evaluation.measures import AtTarget, Result, evaluate
 from rl.evaluation.targets import measure_at, stating
@@ -53,6 +54,7 @@ class EvaluateConfig:
     renderer: RendererConfig
     rewards: RewardSet
     environment: EnvironmentConfig
+    engine: EngineConfig
     run: str | None
     adapter: str | None
     split: Literal["test", "train"]
@@ -119,7 +121,7 @@ def main(composed: Composed) -> None:
     if config.model.path is None:
         require_model(str(config.model.id), config.model.revision)
     sets = [(data, problems_of(config, data, problem_seed)) for data in config.sets]
-    with closing(config.rewards) as rewards:
+    with ExitStack() as stack, closing(config.rewards) as rewards:
         rewards.start()
         with progress.task("starting"):
             _, renderer = open_renderer(config.model, config.renderer)
@@ -130,7 +132,8 @@ def main(composed: Composed) -> None:
             if config.environment.single_turn:
                 prompts = [task.prompts(problems) for task, (_, problems) in zip(tasks, sets, strict=True)]
                 require_budget_fits(config.model, list(chain(*prompts)), max(config.budgets))
-            policies = load_base_and_trained(config.model, renderer, weights, config.device)
+            policies = config.engine.policies(config.model, renderer, weights, config.device)
+            stack.callback(policies.close)
             rewards.check()
         for task, (data, problems) in zip(tasks, sets, strict=True):
             results = evaluate_set(config, policies, task, data, problems)
@@ -141,21 +144,21 @@ def main(composed: Composed) -> None:
 
 def evaluate_set(
     config: EvaluateConfig,
-    policies: BaseAndTrained,
+    policies: Policies,
     task: Task,
     data: DataConfig,
     problems: Sequence[Problem],
 ) -> list[Result]:
     """The results of both sides on the problems of one set, read as the set says."""
     budgets, ks = sorted(set(config.budgets)), sorted(set(config.ks or [1, config.n]))
-    sampled = {side: answers_of(config, policies, side, task, problems) for side in policies.models}
+    sampled = {side: answers_of(config, policies, side, task, problems) for side in policies.sides}
     rewards = rewards_on(config.rewards, config.data, data)
     return evaluate(sampled, budgets, ks, task.renderer, rewards)
 
 
 def evaluate_targets(
     config: EvaluateConfig,
-    policies: BaseAndTrained,
+    policies: Policies,
     task: Task,
     data: DataConfig,
     problems: Sequence[Problem],
@@ -165,7 +168,7 @@ def evaluate_targets(
     found = []
     for target in evaluated_targets(rewards.length):
         print(f"target {target}:", flush=True)
-        for side in policies.models:
+        for side in policies.sides:
             rollouts = answers_of(config, policies, side, task, stating(problems, target))
             found.append(AtTarget(side, target, measure_at(target, rollouts, rewards)))
     return found
@@ -234,7 +237,7 @@ def require_budget_fits(model: ModelConfig, prompts: Sequence[Sequence[int]], bu
 
 
 def answers_of(
-    config: EvaluateConfig, policies: BaseAndTrained, side: str, task: Task, problems: Sequence[Problem]
+    config: EvaluateConfig, policies: Policies, side: str, task: Task, problems: Sequence[Problem]
 ) -> list[Rollout]:
     """One side's rollouts at the widest budget; prints how many there are and how long they took."""
     n, budget = config.n, max(config.budgets)

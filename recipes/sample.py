@@ -21,19 +21,20 @@ from environments.base import EnvironmentConfig
 from recipes.cli.command import recipe
 from recipes.cli.compose import Composed
 from recipes.cli.subject import subject_of
-from renderers.base import RendererConfig
+from renderers.base import Renderer, RendererConfig
 from renderers.parsing import THINK_CLOSE, THINK_OPEN
 from rewards.reward_set import RewardSet
 from rewards.thinking_language import script_share
 from rl import progress
+from rl.blueprint import EngineConfig
 from rl.boxes import holds_box
 from rl.budget import check_thinking_tokens
 from rl.collecting import roll_out
 from rl.data.config import DataConfig
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
+from rl.engines.policies import Policies
 from rl.errors import UserError
-from rl.evaluation.base_and_trained import BaseAndTrained, load_base_and_trained
 from rl.loggers.console import earlier_message, mark_boxes
 from rl.models.config import ModelConfig
 from rl.models.hub import require_model
@@ -54,6 +55,7 @@ class SampleConfig:
     renderer: RendererConfig
     rewards: RewardSet
     environment: EnvironmentConfig
+    engine: EngineConfig
     run: str | None
     adapter: str | None
     rows: int
@@ -98,11 +100,11 @@ def main(composed: Composed) -> None:
     batches = [problems_of(config, problem_seed)] if not config.interactive else None
     with progress.task("starting"):
         _, renderer = open_renderer(config.model, config.renderer)
-        policies = load_base_and_trained(config.model, renderer, weights, config.device)
+        policies = config.engine.policies(config.model, renderer, weights, config.device)
     console = open_console()
-    with closing(config.rewards):
+    with closing(policies), closing(config.rewards):
         for problems in batches or typed(console, config.data):
-            answers = answer(config, policies, problems)
+            answers = answer(config, renderer, policies, problems)
             for group in zip(*(each.rollouts for each in answers.values()), strict=True):
                 console.print(side_by_side(dict(zip(answers, group, strict=True))))
             console.print(totals(answers))
@@ -184,13 +186,14 @@ class Answers:
     seconds: float
 
 
-def answer(config: SampleConfig, policies: BaseAndTrained, problems: Sequence[Problem]) -> dict[str, Answers]:
+def answer(
+    config: SampleConfig, renderer: Renderer, policies: Policies, problems: Sequence[Problem]
+) -> dict[str, Answers]:
     """One rollout of each problem for each side, graded if all answers are known."""
-    renderer = policies.renderer
     params = SamplingParams(config.max_tokens, config.temperature, renderer.stop_ids, config.seed)
     task = open_task(config.data.messages, renderer, config.environment, config.model, config.thinking_tokens)
     answers = {}
-    for side in policies.models:
+    for side in policies.sides:
         start = time.perf_counter()
         with progress.task(side):
             rollouts = roll_out(policies.sampler(side), task, problems, 1, params)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from environments.base import EnvironmentConfig
-from renderers.base import RendererConfig
+from renderers.base import Renderer, RendererConfig
 from rewards.from_config import rewards_on, with_reward_set
 from rewards.reward_set import RewardSet
 from rl.budget import BudgetSchedule, ThinkPrune, check_thinking_tokens
@@ -19,6 +20,7 @@ from rl.data.config import DataConfig
 from rl.data.problems import ProblemSet
 from rl.engines.base import Engine, SamplingConfig
 from rl.engines.conformance import Conformance
+from rl.engines.policies import Policies
 from rl.engines.prices import Prices, published_prices
 from rl.errors import UserError, require
 from rl.loggers.base import Logger
@@ -55,6 +57,14 @@ class EngineConfig:
     def open(self, blueprint: Blueprint, tokenizer: Any) -> Engine:
         """Loads the weights, or connects to the service that holds them."""
         raise NotImplementedError
+
+    def policies(self, model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+        """The base `model` and the `weights` trained from it. Raises UserError for another base or chat format."""
+        raise UserError("engine: this one samples only while it trains; type engine=local, or engine=vllm")
+
+    def started(self, run_dir: Path) -> bool:
+        """Whether the run in `run_dir` has a checkpoint to continue from."""
+        return any((run_dir / "checkpoints").glob("step-*"))
 
     def follow(self, blueprint: Blueprint) -> None:
         """On ranks above 0: runs what rank 0 calls, until rank 0 ends."""
@@ -179,11 +189,8 @@ class Blueprint:
         require(self.eval_every >= 0, "eval_every", self.eval_every, "0 (never) or a number of steps", 10)
         require(
             self.eval_temperature == 0 or 1e-6 <= self.eval_temperature <= 1e6,
-            "eval_temperature",
-            self.eval_temperature,
-            "0 (greedy) or a positive number",
-            0,
-        )
+            "eval_temperature", self.eval_temperature, "0 (greedy) or a positive number", 0,
+        )  # fmt: skip
         require(
             self.eval_max_tokens is None
             or (bool(self.eval_max_tokens) and all(1 <= budget <= 10**7 for budget in self.eval_max_tokens)),
@@ -191,12 +198,8 @@ class Blueprint:
         )  # fmt: skip
         require(self.refill >= 0, "refill", self.refill, "0 (off) or a number of redraws", 4)
         require(
-            self.save_every >= 0,
-            "save_every",
-            self.save_every,
-            "0 (only at the end) or a number of steps",
-            20,
-        )
+            self.save_every >= 0, "save_every", self.save_every, "0 (only at the end) or a number of steps", 20,
+        )  # fmt: skip
         require(self.samples_per_step >= 0, "samples_per_step", self.samples_per_step, "0 or more", 4)
         require(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         self._check_combinations()

@@ -11,7 +11,7 @@ absent when no reward grades answers.
 | `frac_all_good` | share of rollouts that keep the format AND are correct |
 | `by_group/frac_all_good`, `frac_mixed`, `frac_all_bad` | share of groups whose members are all good, some, none |
 | `entropy` | minus the mean log-probability of the sampled tokens, nats: a Monte Carlo estimate |
-| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker or vLLM |
+| `entropy_exact` | mean entropy of the whole distributions sampled from, nats; not with engine=tinker, engine=vllm or engine.vllm |
 | `learning_rate` | the rate of this step |
 | `frac_truncated` | share of completions cut at the budget, as the sampler reports it |
 | `budget` | the token budget in force: `max_tokens`, or what `budget=tighten` or `thinkprune` allows at this step |
@@ -45,6 +45,9 @@ absent when no reward grades answers.
 | `lag/dropped` | rollouts that arrived for the step more than `engine.max_lag` updates old, and were thrown away |
 | `tokens/dropped` | their mean length: above `tokens/mean`, long answers are lost (null: none was dropped) |
 | `tokens/in_flight` | tokens of the finished rollouts that wait for a later step |
+| `publish/mismatch`, `publish/mismatch_max` | mean and largest abs(log rho) of the first tokens of each version that was published at the step, the worst server's (engine=vllm; absent where the weights had not changed) |
+| `publish/seconds` | of handing over weights and verifying them (engine=vllm) |
+| `servers/live`, `servers/asked_again` | servers in use at the end of the step; requests that failed and were asked again (engine=vllm) |
 | `dropped_groups` | problems of the step whose sampling failed (engine=tinker) |
 | `cost/*_tokens`, `cost/usd` | tokens paid for since the run began, and their price where known (engine=tinker) |
 | `eval/<name>` | the metric on test problems, where due |

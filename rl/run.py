@@ -63,16 +63,16 @@ def open_run(
             problems.messages, renderer, blueprint.environment, blueprint.model, blueprint.thinking_tokens
         )
         problems.keep_short_prompts(task.prompt)
-        record_data(directory, problems)
+        record_data(directory, problems, blueprint.engine.started(directory.path))
         for each in (problems, *problems.evaluations.values()):
             for line in each.report.lines():
                 log.info("%s", line)
-        engine = blueprint.engine.open(blueprint, tokenizer)
+        engine = blueprint.engine.open(replace(blueprint, run_dir=str(directory.path)), tokenizer)
         stack.callback(engine.close)
         blueprint.rewards.check()
         learner = engine.learner
         done = (
-            learner.last_step(directory.path)
+            resume_job(learner, directory)
             if isinstance(learner, Job)
             else resume(learner, renderer, directory)
         )
@@ -143,6 +143,21 @@ def resume(weights: Weights, renderer: Renderer, directory: RunDirectory) -> int
     return checkpoint.step_of(point)
 
 
+def resume_job(job: Job, directory: RunDirectory) -> int:
+    """The step after which the job continues, with a warning when metrics.jsonl does not reach it."""
+    done = job.last_step(directory.path)
+    if done:
+        log.info("resuming %s after step %d", directory.path, done)
+    _warn_of_gaps(directory, done)
+    return done
+
+
+def _warn_of_gaps(directory: RunDirectory, done: int) -> None:
+    logged = {row["step"] for row in read_jsonl(directory.path / "metrics.jsonl")}
+    if missing := [step for step in range(1, done + 1) if step not in logged]:
+        log.warning("metrics.jsonl lacks %s; they will be missing from the report too", _ranges(missing))
+
+
 def resume_point(directory: RunDirectory) -> Path | None:
     """The newest complete checkpoint whose steps are all in metrics.jsonl, so that the run's record has no gap.
 
@@ -160,8 +175,7 @@ def resume_point(directory: RunDirectory) -> Path | None:
         return point
     point = checkpoint.latest(directory.checkpoints)
     if point is not None:
-        missing = [step for step in range(1, checkpoint.step_of(point) + 1) if step not in logged]
-        log.warning("metrics.jsonl lacks %s; they will be missing from the report too", _ranges(missing))
+        _warn_of_gaps(directory, checkpoint.step_of(point))
     return point
 
 
@@ -172,14 +186,14 @@ def _ranges(steps: list[int]) -> str:
     return "steps " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
-def record_data(directory: RunDirectory, problems: ProblemSet) -> None:
-    """Writes data.json. Raises UserError when a run that has checkpoints would continue on different problems."""
+def record_data(directory: RunDirectory, problems: ProblemSet, started: bool) -> None:
+    """Writes data.json. Raises UserError when a run that has started would continue on different problems."""
     splits = {"train": problems.train, "test": problems.test}
     splits |= {f"eval_data.{name}": each.test for name, each in problems.evaluations.items()}
     now = {split: {"kept": len(found), "sha256": _fingerprint(found)} for split, found in splits.items()}
     before = directory.read_json("data.json")
     for split, facts in now.items():
-        if before.get(split) not in (None, facts) and any(directory.checkpoints.glob("step-*")):
+        if before.get(split) not in (None, facts) and started:
             raise UserError(
                 f"run_dir={directory.path}: {_named(problems.config, split)} is not what this run was started with (its"
                 f" {'train' if split == 'train' else 'test'} problems differ; now {facts['kept']:,}); put the old data back,"

@@ -187,6 +187,10 @@ def _checked_key(override: Override, text: str, tree: Mapping[str, Any], known: 
         return text
     if key in known:
         return text if adds or _contains(tree, key) else f"++{text}"
+    if takes_any(known, key):
+        close = nearest(key, {name for name in known if takes_any(known, name) and not name.endswith("*")})
+        hint = f"did you mean {close[0]}? for a new key, " if close else ""
+        raise UserError(f"{text}: no such key: {key}; {hint}type +{text}")
     last = key.rpartition(".")[2]
     close = (
         nearest(key, known)

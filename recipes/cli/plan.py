@@ -30,7 +30,7 @@ from rl.task import Task, require_reasoning
 from rl.terminal import open_console
 
 # Groups that may set root keys, strongest first.
-GLOBAL_GROUPS = ("debug", "sweep", "experiment", "method", "loss", "engine")
+GLOBAL_GROUPS = ("local", "debug", "sweep", "experiment", "method", "loss", "engine")
 
 
 def print_plan(blueprint: Blueprint, composed: Composed) -> None:
@@ -76,18 +76,26 @@ class Origins:
         assert isinstance(self.primary, dict)
         if key in self.primary and raw != self.primary[key]:
             return next(
-                f"{g}={self.choices[g]}" for g in GLOBAL_GROUPS if may_set(g, self.choices.get(g), key)
+                (f"{g}={self.choices[g]}" for g in GLOBAL_GROUPS if may_set(g, self.choices.get(g), key)),
+                "a file in --config-dir",
             )
         whole = re.fullmatch(r"\$\{([\w.]+)\}", str(raw))
         return whole[1] if whole else str(raw) if "${" in str(raw) else ""
 
 
 def may_set(group: str, choice: str | None, key: str) -> bool:
-    """Whether the chosen file of a group sets a root key; True for a file of the user's, which is not read."""
+    """Whether the chosen file of a group, or one that it extends, sets a root key.
+
+    True for a file of the user's, which is not read; False for local, which is chosen even where there is no file.
+    """
     if choice in (None, "None"):
         return False
     file = CONF / group / f"{choice}.yaml"
-    return not file.is_file() or key in OmegaConf.load(file)
+    if not file.is_file():
+        return group != "local"
+    tree = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
+    extended = (name for name in tree.get("defaults", []) if isinstance(name, str) and name != "_self_")
+    return key in tree or any(may_set(group, name, key) for name in extended)
 
 
 def _grow(tree: Tree, node: Mapping[str, Any], raw: Mapping[str, Any], path: str, origins: Origins) -> None:

@@ -27,8 +27,10 @@ def subject_of(
 
     budget: turns a run's `max_tokens` into the root key that it sets if that key is not typed.
 
-    Raises UserError if `run` is not a run, and for a folder without weights.
+    Raises UserError if `run` is not a run, for a folder without weights, and for an engine that samples only in a job.
     """
+    if composed.choices.get("engine") == "molt":  # its file sets keys that only training has
+        raise UserError("engine=molt: it samples only inside its own job; type engine=local, or engine=vllm")
     run, adapter = composed.tree["run"], composed.tree["adapter"]
     if run is not None and adapter is not None:
         raise UserError("run, adapter: expected only one of them; a run brings its own model and weights")

@@ -13,6 +13,7 @@ import yaml
 
 from renderers.base import Renderer, require_fingerprint
 from rl.engines.base import Arrived, Sampler, SamplingParams
+from rl.engines.policies import Policies
 from rl.errors import UserError, first_line
 from rl.models.card import run_of
 from rl.models.config import ModelConfig
@@ -23,15 +24,17 @@ SIDES = ("base", "trained")
 
 
 @dataclass(frozen=True)
-class BaseAndTrained:
+class BaseAndTrained(Policies):
     """`base`, and `trained` if there are trained weights. With an adapter both share one model in memory."""
 
-    renderer: Renderer
     models: dict[str, Any]  # by side: the model, and the context to enter around its use
     contexts: dict[str, Callable[[], Any]]
 
+    @property
+    def sides(self) -> Sequence[str]:
+        return list(self.models)
+
     def sampler(self, side: str) -> Sampler:
-        """One side, as a sampler."""
         return Side(self.models[side], self.contexts[side])
 
 
@@ -68,17 +71,14 @@ def load_base_and_trained(
     from rl.models.adapters import BASE, base_fingerprint, load_adapter, require_base
     from rl.models.device import resolve_device
     from rl.models.loading import read_model
-    from rl.saving import RENDERER
 
-    if weights is not None and (weights / RENDERER).is_file():
-        require_fingerprint(renderer, (weights / RENDERER).read_text(encoding="utf-8"), str(weights))
+    require_renderer(renderer, weights)
     where = torch.device(resolve_device(device))
     if weights is not None and is_adapter(weights):
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
         adapted = load_adapter(weights, model.source, where, dtype, model.quantization is not None)
         base = adapted.get_base_model()
         return BaseAndTrained(
-            renderer,
             models=dict.fromkeys(SIDES, base),
             contexts={"base": adapted.disable_adapter, "trained": nullcontext},
         )
@@ -93,7 +93,15 @@ def load_base_and_trained(
         facts = {"base": model.source, "fingerprint": base_fingerprint(models["base"])}
         require_base(weights, facts, "give the base that it was trained from, model.path=FOLDER")
     models = {side: each.to(where).eval() for side, each in models.items()}
-    return BaseAndTrained(renderer, models, dict.fromkeys(models, nullcontext))
+    return BaseAndTrained(models, dict.fromkeys(models, nullcontext))
+
+
+def require_renderer(renderer: Renderer, weights: Path | None) -> None:
+    """Raises UserError for weights that were trained with another chat format."""
+    from rl.saving import RENDERER
+
+    if weights is not None and (weights / RENDERER).is_file():
+        require_fingerprint(renderer, (weights / RENDERER).read_text(encoding="utf-8"), str(weights))
 
 
 def read_config(weights: Path) -> dict[str, Any]:

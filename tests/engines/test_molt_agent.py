@@ -85,6 +85,33 @@ def test_the_agent_scores_as_the_run_does(tmp_path):
     assert next(row for row in rows if row["split"] == "test")["extracted"] == "7"
 
 
+def test_a_users_own_reward_and_a_japanese_problem(tmp_path, monkeypatch):
+    """The module lies in a folder that only this process knows; the agent file hands it on."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/short_rewards.py").write_text(
+        "def short(rollouts, target):\n    return [target / len(r.completion.tokens) for r in rollouts]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    problem = Problem(
+        "j", "直樹はカードを3枚、姉は4枚持っています。合わせて何枚ですか？", "7", "ja", "s", steps=1
+    )
+    row = case((RIGHT, "stop"))
+    row["label"]["problem"] = json.dumps(problem.__dict__)
+    own = (
+        "+rewards.short._target_=short_rewards.short",
+        "+rewards.short.target=6",
+        "+rewards.short.weight=1",
+    )
+    (found,) = conversations(tmp_path, [row], *own)
+    first, last = found["ranges"][0]
+    assert found["info"]["reward_short"] == pytest.approx(6 / (last - first))
+    assert found["reward"] == pytest.approx(1 + 6 / (last - first))
+    blueprint = composed("engine=molt", "loss=flashreinforce", "data.max_prompt_tokens=64")
+    tokenizer, _ = open_renderer(blueprint.model, blueprint.renderer)
+    shown = decode(tokenizer, found["tokens"][:first])
+    assert problem.question in shown and blueprint.data.suffix["ja"] in shown
+
+
 @pytest.fixture
 def tool_model(tmp_path) -> Path:
     """The embedded model with a chat template that knows tools."""

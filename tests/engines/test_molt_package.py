@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import torch
 
-from rl.engines.molt.checks import Answer, ask, explained
+from rl.engines.molt.checks import Answer, ask, explained, unchecked
 from rl.engines.molt.command import Command, environment
 from rl.engines.molt.expressible import molt_loss
 from rl.losses.base import PolicyLoss
@@ -41,8 +41,12 @@ def test_molts_own_words_are_reported():
     small = ("loss=flashreinforce", "data.max_prompt_tokens=64")
     unknown = asked(*small, "+engine.flags.vllm.speed=9")
     assert not unknown.accepted and "unrecognized arguments: --vllm.speed 9" in explained(unknown)
+    short = asked(*small, "+engine.flags.rollout.batch_siz=64")  # argparse alone would replace our batch size
+    assert not short.accepted and "unrecognized arguments: --rollout.batch_siz 64" in short.words
     invalid = asked(*small, "+engine.flags.train.routing_replay=true", "engine.in_flight=1000")
     assert "incompatible with --train.partial_rollout_enable" in explained(invalid)
+    replay = asked(*small, "+engine.flags.train.routing_replay=true")  # a variant that AutoModel must support
+    assert unchecked(replay) == "the package nemo_automodel is not installed"
 
 
 def test_a_cluster_that_is_not_there_is_said(monkeypatch):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +40,25 @@ def install() -> None:
         (VENV / "installed").touch()
 
 
-def start(port: int, log: Path, seconds: float = 600) -> subprocess.Popen[bytes]:
-    """The server, answering at `port`; it and its engine are one process group. Raises TimeoutError."""
+TRAINING = [
+    "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "16", "--max-loras", "3",
+]  # fmt: skip
+# What engine=vllm needs of a server: see rl/engines/vllm/command.py.
+TRAINING_VARIABLES = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+
+
+def start(
+    port: int,
+    log: Path,
+    seconds: float = 600,
+    model: Path = ROOT / "assets" / "tiny",
+    options: Sequence[str] = OPTIONS,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """The server, answering at `port`; it and its engine are one process group. Raises TimeoutError.
+
+    options, variables: vLLM's flags, and variables added to this process's.
+    """
     environment = (
         os.environ
         | {
@@ -51,11 +69,12 @@ def start(port: int, log: Path, seconds: float = 600) -> subprocess.Popen[bytes]
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # the model was made for 1,024 tokens; its answers are nonsense anyway
             "OMP_NUM_THREADS": "1",
         }
+        | dict(variables or {})
     )
     environment.pop("PYTHONPATH", None)
     command = [
-        VENV / "bin" / "python", "-m", "vllm.entrypoints.openai.api_server", "--model", ROOT / "assets" / "tiny",
-        "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), *OPTIONS,
+        VENV / "bin" / "python", "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+        "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), *options,
     ]  # fmt: skip
     with log.open("wb") as file:
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)

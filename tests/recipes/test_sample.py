@@ -146,7 +146,7 @@ def test_mistakes_are_one_line(folder):
 def test_numbers_out_of_range_are_one_line(key, value):
     config = {
         "model": None, "data": SimpleNamespace(), "renderer": None, "rewards": SimpleNamespace(instruction=None),
-        "environment": SingleTurnConfig(), "run": "run", "adapter": None,
+        "environment": SingleTurnConfig(), "engine": None, "run": "run", "adapter": None,
         "rows": 1, "prompt": None, "file": None, "interactive": False, "max_tokens": 8, "thinking_tokens": None,
         "temperature": 0.0, "seed": 2**63 - 1, "device": "cpu",
     }  # fmt: skip

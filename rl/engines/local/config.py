@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from renderers.base import Renderer
 from rl.blueprint import Blueprint, EngineConfig
 from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
 from rl.engines.local.memory import default_kv_gb, shape_of, step_memory
 from rl.engines.local.options import LocalOptions
+from rl.engines.policies import Policies
 from rl.losses.kl import require_reference
+from rl.models.config import ModelConfig
 from rl.models.device import resolve_device
 
 
@@ -38,6 +42,11 @@ class LocalEngineConfig(LocalOptions, EngineConfig):
         from rl.engines.local.engine import open_engine
 
         return open_engine(self, blueprint, tokenizer)
+
+    def policies(self, model: ModelConfig, renderer: Renderer, weights: Path | None, device: str) -> Policies:
+        from rl.evaluation.base_and_trained import load_base_and_trained
+
+        return load_base_and_trained(model, renderer, weights, device)
 
     def forward_passes(self, blueprint: Blueprint) -> int:
         return super().forward_passes(blueprint) + self.checkpoints(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -16,7 +16,7 @@ from rl.engines.base import Arrived, Engine, Sampler, SamplingParams
 from rl.engines.local.histories import Histories
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.memory import default_kv_gb
-from rl.engines.local.options import LocalOptions
+from rl.engines.local.options import LearnerOptions, LocalOptions
 from rl.engines.local.precision import Precision, autocast, compute_dtype
 from rl.engines.local.sampler import sample
 from rl.models.adapters import base_facts
@@ -26,12 +26,22 @@ from rl.models.device import memory_errors, resolve_device
 from rl.models.loading import add_lora, read_model
 from rl.rollouts import Completion
 
+L = TypeVar("L", bound=LocalLearner)
+
 # Share of the cache's memory for the states of one turn; those of two turns are held while a turn begins.
 HISTORIES_SHARE = 0.25
 
 
 def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> Engine:
     """The model, loaded once, as a sampler and a learner."""
+    learner = open_learner(LocalLearner, options, blueprint, tokenizer)
+    model = learner.model
+    kv_gb = options.max_kv_gb or default_kv_gb(model.device)
+    return Engine(LocalSampler(model, learner.precision, kv_gb, options.compile), learner)
+
+
+def open_learner(kind: type[L], options: LearnerOptions, blueprint: Blueprint, tokenizer: Any) -> L:
+    """The model, loaded, as a learner of class `kind`."""
     device = torch.device(resolve_device(blueprint.device))
     model, adapter = load_model(blueprint.model, options, device, seed=blueprint.seed)
     require_vocabulary(model, tokenizer, blueprint.model.source)
@@ -40,11 +50,9 @@ def open_engine(options: LocalOptions, blueprint: Blueprint, tokenizer: Any) -> 
     model.base_model.register_forward_pre_hook(lambda *_: signals.check())
     microbatch = options.microbatch(on_gpu=device.type == "cuda")
     precision = Precision(compute_dtype(model, options.compute))
-    learner = LocalLearner(
+    return kind(
         model, blueprint.optimizer, blueprint.temperature, microbatch, adapter, tokenizer, base, precision
     )
-    kv_gb = options.max_kv_gb or default_kv_gb(device)
-    return Engine(LocalSampler(model, precision, kv_gb, options.compile), learner)
 
 
 class LocalSampler(Sampler):
@@ -106,7 +114,7 @@ class LocalSampler(Sampler):
 
 
 def load_model(
-    spec: ModelConfig, options: LocalOptions, device: torch.device, seed: int
+    spec: ModelConfig, options: LearnerOptions, device: torch.device, seed: int
 ) -> tuple[PreTrainedModel, Any]:
     """The causal model on `device`, and the PEFT wrapper around it (None for full fine-tuning).
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl import progress
 from rl.engines.molt.command import Command
 from rl.engines.molt.flags import SINCE
 from rl.engines.molt.in_molt import MARK
@@ -18,6 +22,7 @@ from rl.errors import UserError
 
 INSTALL = "docs/molt.md says how to install it"
 SECONDS = 300.0  # importing torch and Ray on a cold disk may take minutes
+LONGEST = 300  # characters of a stranger's last line, to quote
 TRAINING = ("vllm", "nemo_automodel")  # packages that training needs and the parser does not
 
 
@@ -44,38 +49,54 @@ class Answer:
 def ask(command: Command, address: str | None) -> Answer:
     """Asks the environment of `command` in a subprocess; with an address, also about Ray and GPUs.
 
-    Raises UserError when the interpreter cannot be run.
+    Raises UserError when the interpreter cannot be run, or does not answer.
     """
     request = json.dumps({"arguments": command.argv[4:], "address": address})
     script = Path(__file__).with_name("in_molt.py")
-    try:
-        done = subprocess.run(
-            [command.python, str(script)],
-            input=request,
-            text=True,
-            capture_output=True,
-            timeout=SECONDS,
-            env={**os.environ, **command.environment},
-        )
-    except OSError as error:
-        raise UserError(
-            f"engine.python={command.python}: cannot be run ({error.strerror}); expected the Python of an environment with"
-            f" molt-rl; {INSTALL}"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"engine.python={command.python}: did not answer in {SECONDS:g} seconds; try {command.python} -m"
-            " molt.cli.train_rl_ray --help"
-        ) from None
-    found = re.search(f"^{MARK}(.*)$", done.stdout, re.MULTILINE)
+    with progress.task("asking Molt"):
+        stdout, stderr = _answered([command.python, str(script)], request, command.environment)
+    found = re.search(f"^{MARK}(.*)$", stdout, re.MULTILINE)
     if not found:
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        last = (stderr.strip() or "no output").splitlines()[-1][-LONGEST:]
         raise UserError(
             f"engine.python={command.python}: did not answer ({last}); expected the Python of an environment with molt-rl;"
             f" {INSTALL}"
         )
     answer: dict[str, Any] = json.loads(found[1])
     return Answer(**answer)
+
+
+def _answered(command: list[str], request: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """What the command prints on stdout and stderr; afterwards it and all processes that it started have ended."""
+    python = command[0]
+    if Path(python).is_dir():
+        raise UserError(
+            f"engine.python={python}: is a folder; expected the Python of an environment with molt-rl; e.g."
+            f" engine.python={Path(python) / 'bin/python'}"
+        )
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+            env={**os.environ, **environment}, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise UserError(
+            f"engine.python={python}: cannot be run ({error.strerror}); expected the Python of an environment with molt-rl;"
+            f" {INSTALL}"
+        ) from None
+    try:
+        return process.communicate(request, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"engine.python={python}: did not answer in {SECONDS:g} seconds; try {python} -m molt.cli.train_rl_ray --help, and"
+            " whether the Ray cluster answers (ray status)"
+        ) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # a wrapper script may have left a process that holds the pipes
+        process.wait()
 
 
 def verdict(answer: Answer, python: str) -> str:

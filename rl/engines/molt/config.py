@@ -14,6 +14,7 @@ from rl.data.counting import count_test_rows
 from rl.data.problems import peek
 from rl.engines.base import Engine
 from rl.engines.launch import require_one_process
+from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.checks import ask, require_ready, verdict
 from rl.engines.molt.command import Command, environment, interpreter
 from rl.engines.molt.expressible import require_expressible
@@ -47,6 +48,9 @@ class MoltEngineConfig(MoltOptions, EngineConfig):
 
         job = MoltJob(self, blueprint, tokenizer)
         return Engine(job, job)
+
+    def started(self, run_dir: Path) -> bool:
+        return checkpoint_step(JobFiles(run_dir).state) > 0
 
     def commands(self, blueprint: Blueprint, overrides: str) -> dict[str, str]:
         """GPUs by role, the command with its folder and variables, and what Molt's own parser says about it."""

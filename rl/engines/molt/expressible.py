@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,12 @@ def require_expressible(blueprint: Blueprint, options: MoltOptions) -> None:
             f"engine.actor_gpus={options.actor_gpus}: {copies} copies of the model cannot share a batch of {rollouts} rollouts"
             f" equally; type a number that divides it, e.g. engine.actor_gpus={options.model_parallel}"
         )
+    share = rollouts // copies
+    if share % options.microbatch_rows:
+        raise UserError(
+            f"engine.microbatch_rows={options.microbatch_rows}: does not divide the {share} rollouts of a batch that each of"
+            f" {copies} copies of the model trains on; e.g. engine.microbatch_rows={math.gcd(share, options.microbatch_rows)}"
+        )
     if not loss.corrected and (options.queue > 1 or (options.in_flight or 0) > blueprint.batch_size):
         raise UserError(
             f"engine.queue={options.queue}, engine.in_flight={options.in_flight}: loss={blueprint.loss.name} on Molt does not"
@@ -130,6 +137,12 @@ def _require_settings(blueprint: Blueprint) -> None:
         f"eval_max_tokens={blueprint.eval_max_tokens}: Molt evaluates with max_tokens only; type eval_max_tokens=null": (
             blueprint.eval_max_tokens is not None
         ),
+        f"eval_data=[{','.join(blueprint.eval_data)}]: Molt evaluates on the test problems of data; leave eval_data out, or"
+        " type data.test_path=FILE instead": bool(blueprint.eval_data),
+        f"max_sampled_tokens={blueprint.max_sampled_tokens}: Molt has no limit of sampled tokens; type max_sampled_tokens=null,"
+        " and max_steps=N": blueprint.max_sampled_tokens is not None,
+        f"device={blueprint.device}: Molt trains on CUDA GPUs; type device=auto": blueprint.device
+        not in ("auto", "cuda"),
         f"optimizer.name={schedule.name}: Molt has no 8-bit moments; type optimizer.name=adamw": schedule.name
         != "adamw",
         f"model.quantization={blueprint.model.quantization}: Molt trains 16-bit weights; type model.quantization=null": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,19 @@ SINCE = {
     "actor.lora_alpha": "0.1.10",
     "actor.lora_target_modules": "0.1.10",
 }
+# Flags of engine.flags that this project could not follow, with the reason and what to do instead.
+REFUSED = {
+    "ckpt.disable_final_save": "final/ is made of the weights that Molt exports at the end; leave it out",
+    "ckpt.dcp_max_num": "it replaces keep_last; type keep_last=N",
+    "eval.eval_only": "a run trains; leave it out, and type python -m recipes.evaluate for an evaluation",
+    "vllm.data_parallel_size": "it changes how many GPUs sample; type engine.rollout_gpus and"
+    " engine.rollout_tensor_parallel",
+    "vllm.pipeline_parallel_size": "it changes how many GPUs sample; type engine.rollout_gpus and"
+    " engine.rollout_tensor_parallel",
+    "logger.wandb.key": "the key would be written into config.yaml and launch.sh; type logger=default, which sends the"
+    " run's metrics to W&B itself",
+}
+FLAG_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 NO_CLIPPING = 10**9  # Molt clips rewards to [-10, 10] unless told otherwise; ours may be larger
 
 
@@ -167,13 +181,29 @@ def job_flags(
         "logger.logging_steps": 1,
     }
     for name, value in options.more_flags.items():
-        if name in flags:
-            raise UserError(
-                f"engine.flags.{name}={value}: the blueprint already sets this flag to {text_of(flags[name])}; change the"
-                " choice that sets it (docs/molt.md)"
-            )
-        flags[name] = value
+        _require_passable(name, value, flags)
+        if value is not None:
+            flags[name] = value
     return {name: value for name, value in flags.items() if value is not False}
+
+
+def _require_passable(name: str, value: Any, flags: Mapping[str, Any]) -> None:
+    """Raises UserError for an entry of engine.flags that is no flag, or that would change what the blueprint says."""
+    if name in flags:
+        raise UserError(
+            f"engine.flags.{name}={value}: the blueprint already sets this flag to {text_of(flags[name])}; change the"
+            " choice that sets it (docs/molt.md)"
+        )
+    if name in REFUSED:
+        raise UserError(f"engine.flags.{name}: {REFUSED[name]}")
+    if not FLAG_NAME.fullmatch(name):
+        raise UserError(
+            f"engine.flags: {name!r} is not a flag's name; expected one of Molt's without its dashes, e.g. vllm.enforce_eager"
+        )
+    if any(str(item).startswith("--") for item in (value if isinstance(value, list | tuple) else [value])):
+        raise UserError(
+            f"engine.flags.{name}={value}: a value cannot begin with --; each flag has a key of its own in engine.flags"
+        )
 
 
 def arguments(flags: Mapping[str, Any]) -> list[str]:

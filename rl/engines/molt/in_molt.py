@@ -6,18 +6,22 @@ line of JSON after MARK. Imports nothing of this project, and starts neither Ray
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import io
 import json
 import runpy
+import socket
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 MARK = "tanka-molt: "
+CONNECT_SECONDS = 10.0
 PACKAGES = {"molt": "molt-rl", "ray": "ray", "vllm": "vllm", "nemo_automodel": "nemo-automodel"}
 
 
@@ -35,10 +39,10 @@ def main() -> None:
 
 def version(module: str) -> str | None:
     """The version of the package that holds a module, "unknown" for a checkout without one; None: not installed."""
-    if importlib.util.find_spec(module) is None:
+    if not module or importlib.util.find_spec(module) is None:
         return None
     try:
-        return importlib.metadata.version(PACKAGES[module])
+        return importlib.metadata.version(PACKAGES.get(module, module))
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
 
@@ -58,6 +62,9 @@ class Stop:
 def parse(arguments: list[str]) -> dict[str, Any]:
     """Molt's own verdict on the arguments: {"accepted": bool, "words": its message, "missing": a package it needs}."""
     errors = io.StringIO()
+    make = argparse.ArgumentParser.__init__
+    # Molt's parser would take rollout.batch_siz for rollout.batch_size, and let it replace our value.
+    argparse.ArgumentParser.__init__ = functools.partialmethod(make, allow_abbrev=False)  # type: ignore[assignment, method-assign]
     sys.argv = ["train_rl_ray", *arguments]
     sys.meta_path.insert(0, Stop())  # type: ignore[arg-type]
     accepted, words, missing = False, "", ""
@@ -73,12 +80,15 @@ def parse(arguments: list[str]) -> dict[str, Any]:
             accepted = True
         else:
             missing = error.name or str(error)
-    except (
-        Exception
-    ) as error:  # validation raises ValueError, AssertionError, NotImplementedError, RuntimeError
-        words = str(error) or type(error).__name__
+    except Exception as error:  # ValueError, AssertionError, NotImplementedError, RuntimeError
+        package = (getattr(error.__cause__, "name", None) or "").partition(".")[0]
+        if isinstance(error.__cause__, ImportError) and version(package) is None:
+            missing = package  # a flag that can be checked only where training is installed
+        else:
+            words = str(error) or type(error).__name__
     finally:
         sys.meta_path.pop(0)
+        argparse.ArgumentParser.__init__ = make  # type: ignore[method-assign]
     return {"accepted": accepted, "words": " ".join(words.split()), "missing": missing}
 
 
@@ -88,6 +98,8 @@ def resources(address: str) -> dict[str, Any]:
         import torch
 
         return {"gpus": torch.cuda.device_count(), "cluster": ""}
+    if silent := unreachable(address):
+        return {"gpus": 0, "cluster": silent}
     import ray
 
     try:
@@ -97,6 +109,18 @@ def resources(address: str) -> dict[str, Any]:
     gpus = int(ray.cluster_resources().get("GPU", 0))
     ray.shutdown()
     return {"gpus": gpus, "cluster": ""}
+
+
+def unreachable(address: str) -> str:
+    """Why nothing answers at HOST:PORT, which Ray would wait for without an end; "" if something does, or for a word."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return ""
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        return f"{address}: {getattr(error, 'strerror', None) or error}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -11,9 +10,7 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,15 @@ from rl import signals
 from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Job, Record, Sampler, SamplingParams
 from rl.engines.molt.agent import write_agent
+from rl.engines.molt.checkpoints import checkpoint_step
 from rl.engines.molt.command import Command, environment, interpreter
 from rl.engines.molt.dataset import require_token_ends, write_problems
 from rl.engines.molt.flags import JobFiles, job_flags, passes
-from rl.engines.molt.logs import evaluation_metrics, last_error, plain, step_metrics
+from rl.engines.molt.logs import last_error
 from rl.engines.molt.model_folder import write_model
 from rl.engines.molt.options import MoltOptions
+from rl.engines.molt.reader import Reader
+from rl.engines.processes import end, start
 from rl.errors import UserError
 from rl.models.loading import context_of, end_ids
 from rl.rollouts import Completion
@@ -38,8 +38,9 @@ log = logging.getLogger("tanka")
 POLL_SECONDS = 0.5  # how soon a signal is noticed while Molt prints nothing
 GRACE_SECONDS = 30.0  # between SIGTERM and SIGKILL: Ray ends its actors when the driver ends
 SILENCE_SECONDS = 1800.0  # warn when Molt has printed nothing for so long
-LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
-TAIL = 200  # last lines in which an error is looked for
+LONGEST_LINE = (
+    1 << 20
+)  # bytes; of a longer line, such as a progress bar that is redrawn for hours, the end is kept
 
 
 class MoltJob(Sampler, Job):
@@ -71,9 +72,13 @@ class MoltJob(Sampler, Job):
         if process.returncode:
             words = last_error(list(reader.tail))
             raise UserError(
-                f"engine=molt: Molt ended with exit code {process.returncode} after step {reader.step}: {words}; its output:"
-                f" {files.output}"
+                f"engine=molt: Molt {ending(process.returncode)} after step {reader.step}: {words}; its output: {files.output}"
             )
+        if reader.step < record.total:
+            log.warning(
+                "Molt ended without an error, but the last step it reported is %d of %d; see %s",
+                reader.step, record.total, files.output,
+            )  # fmt: skip
         if reader.evaluation:
             log.info("after the last step: %s", reader.evaluation)
 
@@ -82,6 +87,7 @@ class MoltJob(Sampler, Job):
         blueprint = self.blueprint
         reading = passes(blueprint, len(record.problems.train))
         files.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(files.export, ignore_errors=True)  # an earlier start may have left half of it
         with disk_errors("run_dir", str(files.folder)):
             require_token_ends(record.task)
             train = record.problems.train[: reading.problems]
@@ -96,12 +102,13 @@ class MoltJob(Sampler, Job):
         return Command(interpreter(self.options), flags, environment(self.options), files.folder)
 
     def export(self, path: Path) -> None:
-        """Moves the weights that Molt exported. Raises UserError when there are none."""
+        """Moves the weights that Molt exported. Raises UserError when there are none, or when some files are missing."""
         export = JobFiles(path.parent).export
-        if not any(export.glob("*.safetensors")):
+        missing = missing_weights(export)
+        if missing:
             raise UserError(
-                f"engine=molt: Molt ended without weights in {export}; see {JobFiles(path.parent).output}; the same command"
-                " continues from its last checkpoint"
+                f"engine=molt: Molt ended without weights in {export} ({missing[0]} is missing); see"
+                f" {JobFiles(path.parent).output}; the same command continues from its last checkpoint"
             )
         for file in export.iterdir():
             shutil.move(file, path / file.name)
@@ -120,118 +127,40 @@ def require_known_context(blueprint: Blueprint, length: int) -> None:
         )
 
 
-def checkpoint_step(state: Path) -> int:
-    """The step of the checkpoint that Molt would resume from; 0: none."""
-    folder = state / "_actor"
+def missing_weights(folder: Path) -> list[str]:
+    """Names of the weight files that an exported checkpoint lacks."""
     try:
-        tag = (folder / "latest").read_text(encoding="utf-8").strip()
-    except OSError:
-        return 0
-    whole = (folder / tag / "model").is_dir() and (folder / tag / "extra_state.pt").is_file()
-    step = tag.removeprefix("global_step")
-    return int(step) if whole and step.isdigit() else 0
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        wanted = set(index["weight_map"].values())
+    except FileNotFoundError:
+        return [] if any(folder.glob("*.safetensors")) else ["*.safetensors"]
+    except (ValueError, KeyError):
+        return ["a readable model.safetensors.index.json"]
+    return sorted(name for name in wanted if not (folder / name).is_file())
 
 
-class Reader:
-    """Turns Molt's lines into the run's record. tail: its last lines. step: the last finished one."""
-
-    def __init__(self, record: Record, blueprint: Blueprint, files: JobFiles) -> None:
-        self.record, self.blueprint = record, blueprint
-        self.step = record.done
-        self.tail: deque[str] = deque(maxlen=TAIL)
-        self.evaluation: dict[str, float] = {}
-        self.samples = SampleFiles(files.samples)
-
-    def line(self, printed: str) -> None:
-        """Records a step or an evaluation; shows warnings and errors."""
-        text = plain(printed)
-        self.tail.append(text)
-        if found := step_metrics(text):
-            step, metrics = found
-            if step > self.step:  # a line may be printed twice
-                self.step = step
-                metrics["budget"] = self.blueprint.max_tokens
-                self.record.log(step, metrics | self.evaluation)
-                self.evaluation = {}
-                self.record.samples(step, self.some_samples())
-        elif evaluated := evaluation_metrics(text):
-            self.evaluation = evaluated[1]
-        elif any(word in text for word in ("WARNING", "[Warning]", "ERROR")) or "Error:" in text:
-            log.warning("Molt: %s", text)
-
-    def some_samples(self) -> list[dict[str, Any]]:
-        """`samples_per_step` new samples of each split."""
-        new, most = self.samples.new(), self.blueprint.samples_per_step
-        return [row for split in ("train", "test") for row in [r for r in new if r["split"] == split][:most]]
-
-
-class SampleFiles:
-    """The scored completions that Molt's runner processes append to their files. An earlier start's are skipped."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.read = {file: file.stat().st_size for file in folder.glob("*.jsonl")}
-
-    def new(self) -> list[dict[str, Any]]:
-        """The rows that were written since the last call."""
-        rows = []
-        for file in sorted(self.folder.glob("*.jsonl")):
-            with file.open("rb") as data:
-                data.seek(self.read.get(file, 0))
-                whole = data.read().rpartition(b"\n")[0]
-            if whole:
-                self.read[file] = self.read.get(file, 0) + len(whole) + 1
-                rows += [json.loads(line) for line in whole.splitlines()]
-        return rows
+def ending(code: int) -> str:
+    """How a process ended, from its return code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return (
+        "was killed by SIGKILL (out of memory?)"
+        if code == -signal.SIGKILL
+        else f"was killed by signal {-code}"
+    )
 
 
 @contextlib.contextmanager
 def running(command: Command) -> Iterator[subprocess.Popen[bytes]]:
     """The started job, in a process group of its own, which has ended when the context ends."""
     try:
-        process = subprocess.Popen(
-            command.argv,
-            cwd=command.folder,
-            env={**os.environ, **command.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process, which then ends the job in order
-            preexec_fn=_end_with_parent,
-        )
+        process = start(command.argv, command.environment, subprocess.PIPE, command.folder)
     except OSError as error:
         raise UserError(f"engine.python={command.python}: cannot be run ({error.strerror})") from None
     try:
         yield process
     finally:
-        end(process)
-
-
-def _end_with_parent() -> None:
-    """In the child, on Linux: SIGTERM when this process dies, so that a second start finds no job of the first."""
-    if sys.platform == "linux":
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the job and every process of its group: SIGTERM, then SIGKILL."""
-    for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        deadline = time.monotonic() + patience
-        while group_lives(process) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    process.wait()
-
-
-def group_lives(process: subprocess.Popen[bytes]) -> bool:
-    """Whether any process of the group is left, the job's own included."""
-    process.poll()  # otherwise an ended job stays in its group
-    try:
-        os.killpg(process.pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+        end(process, GRACE_SECONDS)
 
 
 def watch(process: subprocess.Popen[bytes], output: Path, line: Callable[[str], None]) -> None:
@@ -256,6 +185,7 @@ def watch(process: subprocess.Popen[bytes], output: Path, line: Callable[[str], 
             copy.write(data)
             copy.flush()
             *lines, rest = (rest + data).split(b"\n")
+            rest = rest[-LONGEST_LINE:]
             for found in lines:
                 line(found.decode(errors="replace"))
     if rest:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-_STEP = re.compile(r"Global step (\d+): (\{.*\})")
-_EVALUATION = re.compile(r"Eval at step (\d+): (\{.*\})")
+_STEP = re.compile(r"Global step (\d{1,12}): (\{.*\})", re.ASCII)
+_EVALUATION = re.compile(r"Eval at step (\d{1,12}): (\{.*\})", re.ASCII)
 # A value is printed as Python prints it, perhaps inside tensor(...) or np.float64(...).
-_PAIR = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan))\b", re.IGNORECASE)
+_PAIR = re.compile(
+    r"'([^']+)': (?:[\w.]+\()?(-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|inf|nan))(?![\w.])", re.I | re.A
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # Molt's names -> ours (rl/metrics.py). Its policy_loss is another scalar than our `loss`, so it keeps its name.

@@ -37,7 +37,7 @@ class MoltOptions:
     data.max_prompt_tokens + max_tokens. max_call_tokens: sampled tokens of one turn; None: max_tokens.
     microbatch_rows: rows per forward and backward pass of a device. gpu_memory: share of a GPU that vLLM uses.
     loss_agg_mode: Molt's mean over tokens and rollouts; None: the loss's own. eval_top_p: of evaluations.
-    flags: more of Molt's flags by name, without the dashes; true for a flag without a value.
+    flags: more of Molt's flags by name, without the dashes; true for a flag without a value, null or false to leave it out.
     """
 
     python: str | None = None

@@ -1,7 +1,8 @@
 """Stands in for the Python of Molt's environment: answers in_molt.py's questions, and logs, saves and exports as Molt does.
 
 It trains nothing. The JSON in MOLT_STAND_IN changes it: "answer" (fields of the answer), "fail_at", "hang_at" (steps),
-"silent_exit" (exit code without a word), "no_export".
+"silent_exit" (exit code without a word), "no_export", "prints" (texts printed before a step, by its number), "end_at" (the
+step after which it exports and ends), "killed_at".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -94,6 +96,11 @@ def train(flags: dict[str, str]) -> None:
             print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", flush=True)
             actor.kill()
             sys.exit(1)
+        for text in PLAN.get("prints", {}).get(str(step), []):
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape") + b"\n")
+        if step == PLAN.get("killed_at"):
+            actor.kill()
+            os.kill(os.getpid(), signal.SIGKILL)
         if step == PLAN.get("hang_at"):
             print("Generate samples:  10%|#   |\rGenerate samples:  20%|##  |", end="", flush=True)
             time.sleep(600)
@@ -108,6 +115,8 @@ def train(flags: dict[str, str]) -> None:
             )
         if every > 0 and step % every == 0:
             save(state, step)
+        if step == PLAN.get("end_at"):
+            break
     actor.kill()
     if not PLAN.get("no_export"):
         shutil.copytree(flags["actor.model_name_or_path"], flags["ckpt.output_dir"], dirs_exist_ok=True)

@@ -1,0 +1,276 @@
+"""Servers that hold the same weights: work goes to the least busy, a dead one is left out until it answers again.
+
+All methods but the constructor run on the event loop of rl/engines/vllm/background.py, so no locks are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rl.engines.vllm import wire
+from rl.engines.vllm.completions import PATH, Unusable, completions_of
+from rl.engines.vllm.probe import Facts, Needs, facts_of, require_fit
+from rl.engines.vllm.weights import Version, Weights
+from rl.engines.vllm.wire import Failed, Refused
+from rl.errors import Stopped
+from rl.rollouts import Completion
+
+log = logging.getLogger("tanka")
+T = TypeVar("T")
+
+ATTEMPTS = 5  # of one request, with failures of servers that go on
+MOST_DEATHS = 10
+LOOK_SECONDS = 1.0  # between two looks at servers that are out
+HEALTH_SECONDS = 10.0  # between two health checks of servers that are busy
+UNHEALTHY = 3  # failed health checks in a row after which a server counts as dead
+
+
+@dataclass(eq=False)
+class Replica:
+    """One server. busy: requests it has. alive: it answers. trusted: completions of its weights were verified.
+
+    gone: is set when it is left out, and ends the waits for its answers.
+    """
+
+    url: str
+    facts: Facts | None = None
+    busy: int = 0
+    alive: bool = False
+    trusted: bool = False
+    failures: int = 0
+    looked: float = 0.0
+    reason: str = ""
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Replicas:
+    """The servers at `urls`. Raises Stopped from any request when none has been usable for `patience` seconds."""
+
+    def __init__(self, urls: list[str], needs: Needs, weights: Weights, patience: float) -> None:
+        self.needs, self.weights, self.patience = needs, weights, patience
+        self.replicas = [Replica(url.rstrip("/")) for url in urls]
+        self.client: Any = None
+        self.watching: asyncio.Task[None] | None = None
+        self.asked_again = 0
+        self.since: float | None = None  # when the last server was lost
+        self.fatal: Callable[[], str] = lambda: ""  # why waiting for servers is in vain
+        self.error: Exception | None = None  # of a server that came back unfit
+
+    async def open(self) -> None:
+        """Waits for all servers and reads their facts. Raises Stopped after `patience`, UserError for an unfit server."""
+        self.client = wire.new_client()
+        await asyncio.gather(*(self._first_facts(replica) for replica in self.replicas))
+        self.watching = asyncio.create_task(self._watch())  # the loop itself holds it weakly
+
+    async def _first_facts(self, replica: Replica) -> None:
+        start, said = time.monotonic(), False
+        while True:
+            try:
+                await self._meet(replica)
+                return
+            except (Failed, Refused) as error:
+                if (waited := time.monotonic() - start) > self.patience:
+                    raise Stopped(
+                        f"engine.servers: {replica.url} has not answered for {waited:.0f} s ({error}); start it, or leave it"
+                        " out of engine.servers"
+                    ) from None
+                if not said:
+                    log.info("waiting for the server at %s (%s)", replica.url, error)
+                    said = True
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _meet(self, replica: Replica) -> None:
+        """Reads the facts of a server that (again) answers. Raises Failed, Refused, and UserError for an unfit one."""
+        facts = await facts_of(self.client, replica.url)
+        require_fit(replica.url, facts, self.needs)
+        await self.weights.greet(self.client, replica.url, facts)
+        replica.facts, replica.alive, replica.failures = facts, True, 0
+        replica.trusted = not self.needs.publishes
+        replica.gone = asyncio.Event()
+
+    @property
+    def alive(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.alive]
+
+    @property
+    def usable(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.alive and replica.trusted]
+
+    def leave_out(self, replica: Replica, reason: object) -> None:
+        """Counts a server as dead: its requests are asked of others."""
+        if replica.alive:
+            log.warning("%s is left out: %s", replica.url, reason)
+        replica.alive = replica.trusted = False
+        replica.reason = str(reason)
+        replica.gone.set()
+        self.weights.forget(replica.url)
+
+    async def ask(self, request: dict[str, Any], version: Version) -> list[Completion]:
+        """The completions of one prompt, from whichever server is usable; ends a use of `version`. Raises Stopped."""
+        from tenacity import (
+            AsyncRetrying,
+            retry_if_exception_type,
+            stop_after_attempt,
+            wait_random_exponential,
+        )
+
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.2, max=10),
+            retry=retry_if_exception_type((Failed, Unusable)),
+            reraise=True,
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    return await self._ask_living(request, version)
+        except (Failed, Unusable) as error:
+            raise Stopped(
+                f"engine=vllm: {ATTEMPTS} tries of a request failed, the last with: {error}"
+            ) from None
+        finally:
+            version.count(-1)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _ask_living(self, request: dict[str, Any], version: Version) -> list[Completion]:
+        """`ask` without retries, except those after the death of a server. Raises Failed, Unusable, Stopped."""
+        for _ in range(MOST_DEATHS):
+            replica = await self._least_busy()
+            replica.busy += 1
+            try:
+                return await self.sample(replica, request, version)
+            except (Failed, Unusable) as error:
+                self.asked_again += 1
+                if isinstance(error, Failed) and replica.alive and not await self._is_healthy(replica):
+                    self.leave_out(replica, error)
+                if replica.alive:
+                    raise type(error)(f"{replica.url}: {error}") from None
+            except Refused as error:
+                if error.status != 404:
+                    raise Stopped(f"engine=vllm: {replica.url}: {error}") from None
+                self.asked_again += 1
+                self.weights.forget(replica.url)  # a server that was restarted between two requests
+                raise Failed(f"{replica.url}: {error}") from None
+            finally:
+                replica.busy -= 1
+        raise Failed(f"{MOST_DEATHS} servers have died of this request, the last was {replica.url}")
+
+    async def sample(self, replica: Replica, request: dict[str, Any], version: Version) -> list[Completion]:
+        """The completions of one prompt from one server. Raises Failed, Refused, Unusable."""
+        assert replica.facts is not None
+        name = await self.weights.ensure(self.client, replica.url, replica.facts, version)
+        body = {"model": name, **request}
+        answer = await unless_gone(replica, wire.post(self.client, f"{replica.url}{PATH}", body))
+        found = completions_of(answer, request)
+        try:
+            self.weights.require_ours(answer)
+        except Failed:
+            self.weights.forget(replica.url)
+            raise
+        return found
+
+    async def _least_busy(self) -> Replica:
+        while not (usable := self.usable):
+            self._require_hope()
+            await asyncio.sleep(0.05)
+        self.since = None
+        return min(usable, key=lambda replica: replica.busy)
+
+    def _require_hope(self) -> None:
+        """Raises Stopped when no server has been alive for `patience` seconds, or none can come back."""
+        if self.error is not None:
+            raise Stopped(str(self.error))
+        if self.alive:  # one that came back waits for its verification
+            self.since = None
+            return
+        if reason := self.fatal():
+            raise Stopped(reason)
+        self.since = self.since or time.monotonic()
+        if (waited := time.monotonic() - self.since) > self.patience:
+            reasons = "; ".join(f"{replica.url}: {replica.reason}" for replica in self.replicas)
+            raise Stopped(
+                f"engine=vllm: no server has answered for {waited:.0f} s ({reasons}); start one again and type the same"
+                " command to continue"
+            )
+
+    async def on_all(self, work: Callable[[Replica], Awaitable[T]]) -> dict[str, T]:
+        """What `work` returns for each living server, by address; a server on which it fails is left out.
+
+        Waits while none is alive. Raises Stopped after `patience` or several failures, or when a server refuses.
+        """
+        last: Exception | None = None
+
+        async def one(replica: Replica) -> T | None:
+            nonlocal last
+            try:
+                return await work(replica)
+            except (Failed, Unusable) as error:
+                last = error
+                self.leave_out(replica, error)
+                return None
+            except Refused as error:
+                raise Stopped(f"engine=vllm: {replica.url}: {error}") from None
+
+        for _ in range(ATTEMPTS):
+            while not (living := self.alive):
+                self._require_hope()
+                await asyncio.sleep(0.05)
+            found = await asyncio.gather(*(one(replica) for replica in living))
+            if done := {r.url: value for r, value in zip(living, found, strict=True) if r.alive}:
+                return done  # type: ignore[return-value]
+        raise Stopped(f"engine=vllm: no server could be used in {ATTEMPTS} tries, the last with: {last}")
+
+    async def _is_healthy(self, replica: Replica) -> bool:
+        """Whether it goes on after a failure; an engine that dies answers for a moment."""
+        for _ in range(3):
+            if not await wire.is_healthy(self.client, replica.url):
+                return False
+            await asyncio.sleep(0.2)
+        return True
+
+    async def _watch(self) -> None:
+        """Takes dead servers back when they answer, and leaves out busy ones that no longer do."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.gather(*(self._look(replica) for replica in self.replicas))
+
+    async def _look(self, replica: Replica) -> None:
+        if not replica.alive:
+            try:
+                await self._meet(replica)
+                log.info("%s answers again", replica.url)
+            except (Failed, Refused) as error:
+                replica.reason = str(error)
+            except Exception as error:  # it came back as another server
+                replica.reason = str(error)
+                self.error = None if self.usable else error
+        elif replica.busy and time.monotonic() - replica.looked > HEALTH_SECONDS:
+            replica.looked = time.monotonic()
+            replica.failures = 0 if await wire.is_healthy(self.client, replica.url) else replica.failures + 1
+            if replica.failures >= UNHEALTHY:
+                self.leave_out(replica, "it does not answer health checks")
+
+    async def close(self) -> None:
+        """Leaves the servers as they were found, as far as they answer."""
+        if self.client is not None:
+            await asyncio.gather(*(self.weights.leave(self.client, replica.url) for replica in self.alive))
+            await self.client.aclose()
+
+
+async def unless_gone(replica: Replica, call: Awaitable[T]) -> T:
+    """The call's value. Raises Failed when its server is left out meanwhile."""
+    answer = asyncio.ensure_future(call)
+    gone = asyncio.ensure_future(replica.gone.wait())
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise Failed("it was left out while it worked")
+    finally:
+        gone.cancel()
+        answer.cancel()
