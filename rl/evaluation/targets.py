@@ -8,7 +8,7 @@ from dataclasses import replace
 from rewards.length.l1 import TARGET
 from rewards.reward_set import RewardSet
 from rl.evaluation.measures import Estimates, by_problem, measure
-from rl.evaluation.statistics import estimate
+from rl.evaluation.statistics import Estimate, estimate
 from rl.rollouts import Problem, Rollout
 
 
@@ -24,8 +24,12 @@ def measure_at(target: int, rollouts: Sequence[Rollout], rewards: RewardSet) -> 
     """
     rewards.score(rollouts, watch=False)
     measured = measure(rollouts)
+    known = {name: measured[name] for name in ("accuracy", "tokens") if name in measured}
+    return known | {"deviation": deviation(target, rollouts)}
+
+
+def deviation(target: int, rollouts: Sequence[Rollout]) -> Estimate:
+    """The mean of |target - tokens|, with an interval over problems."""
     groups = by_problem(rollouts)
-    deviations = [float(sum(abs(target - rollout.length) for rollout in group)) for group in groups]
-    return {name: measured[name] for name in ("accuracy", "tokens") if name in measured} | {
-        "deviation": estimate(deviations, [float(len(group)) for group in groups])
-    }
+    sums = [float(sum(abs(target - rollout.length) for rollout in group)) for group in groups]
+    return estimate(sums, [float(len(group)) for group in groups])

@@ -15,7 +15,7 @@ from rl.budget import ThinkPrune, budget_after
 from rl.data.curriculum import ByPassRate
 from rl.data.pass_rates import PassRates, pass_rates_of, read_pass_rates, write_pass_rates
 from rl.errors import UserError
-from rl.evaluating import per_problem
+from rl.evaluation.targets import deviation
 from rl.losses.grpo import GRPO
 from rl.rollouts import Completion, Parsed, Problem, Rollout
 from rl.step import Timer
@@ -170,9 +170,10 @@ def test_nothing_is_redrawn_without_need_or_when_a_reward_is_not_finite(monkeypa
         assert len(kept) == 4 and not discarded and not run.asked
 
 
-def test_deviations_are_summed_by_problem():
-    """Completions of 3 tokens against a target of 5: 2 each."""
-    assert per_problem([rollout(0, 1.0), rollout(0, 1.0), rollout(1, 1.0)], 5) == ([4.0, 2.0], [2.0, 1.0])
+@pytest.mark.parametrize(("target", "expected"), [(5, 2), (3, 0), (1, 2)])
+def test_the_deviation_from_a_target(target, expected):
+    """Completions of 3 tokens, whatever the problem."""
+    assert deviation(target, [rollout(0, 1.0), rollout(0, 1.0), rollout(1, 1.0)]).value == expected
 
 
 @pytest.mark.parametrize(
