@@ -70,6 +70,20 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(untied, tmp_path_factory) -> Iterator[Server]:
+    """For runs that train adapters: its base weights stay."""
+    one = Server(untied, tmp_path_factory.mktemp("server") / "log.txt")
+    yield one
+    vllm_server.stop(one.process)
+
+
+@pytest.fixture
+def server_of(request, weights) -> Server:
+    """The server for runs that train `weights`. A run that trains all of them leaves its last ones behind."""
+    return request.getfixturevalue("server" if weights is LORA else "server_of_all_weights")
+
+
+@pytest.fixture(scope="module")
+def server_of_all_weights(untied, tmp_path_factory) -> Iterator[Server]:
     one = Server(untied, tmp_path_factory.mktemp("server") / "log.txt")
     yield one
     vllm_server.stop(one.process)
@@ -82,11 +96,11 @@ def rows(folder: Path) -> list[dict]:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("weights", [LORA, FULL], ids=["lora", "full"])
 @pytest.mark.parametrize("loss", ["grpo", "flashreinforce"])
-def test_it_learns(server, tmp_path, loss, weights, lag):
+def test_it_learns(server_of, tmp_path, loss, weights, lag):
     """Reward of at least 0.9 in some step of 14; with a lag of 1, which costs steps, of 24."""
     done = start(
         "rl_basic", *TRAIN, *weights, *SIZES[loss], f"loss={loss}", f"engine.max_lag={lag}", f"max_steps={24 if lag else 14}",
-        "save_every=0", f"engine.servers=[{server.url}]", cwd=tmp_path,
+        "save_every=0", f"engine.servers=[{server_of.url}]", cwd=tmp_path,
     )  # fmt: skip
     assert done.wait(2000) == 0, done.err
     found = rows(tmp_path)
@@ -109,7 +123,7 @@ def test_it_learns_from_rollouts_as_they_arrive(server, tmp_path):
 
 
 @pytest.mark.parametrize("weights", [LORA, FULL], ids=["lora", "full"])
-def test_parity_with_engine_local(server, weights, tmp_path):
+def test_parity_with_engine_local(server_of, weights, tmp_path):
     """On the same completions: log-probabilities within 1e-4 and gradients of cosine 0.9999 at least."""
     from rl.data.problems import load
     from rl.engines.base import SamplingParams
@@ -120,7 +134,7 @@ def test_parity_with_engine_local(server, weights, tmp_path):
     weights = [each.replace("model.lora.rank", "++model.lora.rank") for each in weights]
     local = composed(*weights)
     remote = composed(
-        "engine=vllm", f"engine.servers=[{server.url}]", f"engine.weights_dir={tmp_path}", *weights
+        "engine=vllm", f"engine.servers=[{server_of.url}]", f"engine.weights_dir={tmp_path}", *weights
     )
     tokenizer, renderer = open_renderer(local.model, local.renderer)
     problems = load(local.data, 0).train[:8]
@@ -178,15 +192,15 @@ def test_one_of_two_servers_is_killed(server, untied, tmp_path):
 
 
 @pytest.mark.parametrize("weights", [LORA, FULL], ids=["lora", "full"])
-def test_a_server_restarted_in_mid_run(server, tmp_path, weights):
+def test_a_server_restarted_in_mid_run(server_of, tmp_path, weights):
     process = start(
         "rl_basic", *TRAIN, *weights, "batch_size=8", "group_size=4", "max_steps=12", "save_every=0",
-        f"engine.servers=[{server.url}]", cwd=tmp_path,
+        f"engine.servers=[{server_of.url}]", cwd=tmp_path,
     )  # fmt: skip
     process.wait_for(tmp_path / "run/metrics.jsonl", 300)
     wait_for_row(process, tmp_path, lambda row: row["step"] >= 3)
-    server.kill()
-    server.start()
+    server_of.kill()
+    server_of.start()
     assert process.wait(600) == 0, process.err
     found = rows(tmp_path)
     assert len(found) == 12 and all(abs(row["ratio/max"] - 1) < 1e-3 for row in found)

@@ -84,6 +84,13 @@ def test_a_folder_that_a_server_cannot_see(fake, tmp_path):
     assert "engine.weights_dir=SHARED_FOLDER" in one_line(run(tmp_path, fake, *LORA))
 
 
+def test_weights_that_an_earlier_run_left_are_named(fake, tmp_path):
+    """A run that trained all weights leaves them on the server: they are not the base of the next run's adapters."""
+    finished(run(tmp_path, fake, "max_steps=1"), tmp_path, 1)
+    said = one_line(run(tmp_path, fake, *LORA, "run_dir=adapters"))
+    assert f"{fake.url} holds weights tanka-" in said and "restart that server" in said
+
+
 def test_a_refusal_is_passed_on(fake, tmp_path):
     fake.faults[GENERATE] = ["ok", "ok", "400"]
     assert "EngineCore encountered an issue" in one_line(run(tmp_path, fake, *LORA))

@@ -168,7 +168,7 @@ class Replicas:
         answer = await unless_gone(replica, wire.post(self.client, f"{replica.url}{PATH}", body))
         found = completions_of(answer, request)
         try:
-            self.weights.require_ours(answer)
+            self.weights.require_ours(replica.url, answer)
         except Failed:
             self.weights.forget(replica.url)
             raise

@@ -52,8 +52,14 @@ class Weights(ABC):
     def forget(self, url: str) -> None:
         """Called when a server may have lost its weights."""
 
-    def require_ours(self, answer: Any) -> None:
-        """Raises Failed for completions of weights that this run has not published."""
+    def require_ours(self, url: str, answer: Any) -> None:
+        """Raises Stopped for completions of other base weights than the server was started with."""
+        for version in versions_of(answer):
+            if version != STARTED:
+                raise Stopped(
+                    f"engine=vllm: {url} holds weights {version}, which a run that trained all weights has left there;"
+                    " restart that server and type the same command"
+                )
 
     async def retire(self, client: httpx.AsyncClient, urls: list[str], version: Version) -> None:
         """Deletes a version that nobody samples from. urls: the servers that answer."""
@@ -185,15 +191,23 @@ class Reloaded(Weights):
     def forget(self, url: str) -> None:
         self.held.pop(url, None)
 
-    def require_ours(self, answer: Any) -> None:
-        """A server that was restarted between two requests answers with the weights that it was started with."""
-        for choice in answer.get("choices", []):
-            for span in choice.get("weight_versions") or []:
-                if not str(span["version"]).startswith(self.prefix):
-                    raise Failed(f"it sampled from weights {span['version']}, which are not this run's")
+    def require_ours(self, url: str, answer: Any) -> None:
+        """Raises Failed for the weights that a server restarted between two requests was started with."""
+        for version in versions_of(answer):
+            if not version.startswith(self.prefix):
+                raise Failed(f"it sampled from weights {version}, which are not this run's")
 
     async def retire(self, client: httpx.AsyncClient, urls: list[str], version: Version) -> None:
         delete(version.folder)
+
+
+def versions_of(answer: Any) -> set[str]:
+    """The versions of the base weights that an answer's tokens were drawn from."""
+    return {
+        str(span["version"])
+        for choice in answer.get("choices", [])
+        for span in choice.get("weight_versions") or []
+    }
 
 
 def delete(folder: Path | None) -> None:
