@@ -54,6 +54,7 @@ def handled() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _arrived.number = None
 
 
 @contextmanager

@@ -58,8 +58,8 @@ def test_no_line_before_its_time(folder, every):
 
 
 def test_evaluations_and_preflights(folder):
-    lines = lines_of(folder, "evaluate", SLOW, "problems=4", "completions=2", "budgets=[4,32]")
-    assert has(lines, f"base: sampling [0-8]/8 rollouts(, [0-9,]+ tokens/s)?, for {CLOCK}")
+    lines = lines_of(folder, "evaluate", SLOW, "problems=32", "completions=8", "budgets=[4,64]")
+    assert has(lines, f"base: sampling [0-9]+/256 rollouts(, [0-9,]+ tokens/s)?, for {CLOCK}")
     assert has(lines, f"measuring 0/2 budgets: grading: reward slow, for {CLOCK}")
     lines = lines_of(folder, "preflight", SLOW, "problems=2", "completions=2", "budgets=[4]", "max_tokens=8")
     assert has(lines, f"measuring 1/2 budgets: grading: reward slow, (for {CLOCK}|{CLOCK} left)")
