@@ -126,7 +126,9 @@ class Sampler(ABC):
     """Draws completions from the weights that were published last.
 
     Only the thread that trains calls `publish`, before it samples; `sample` and `submit` publish by themselves only if
-    nothing has been published yet. So weights are never published in the middle of an update. max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: the
+    nothing has been published yet. So weights are never published in the middle of an update.
+
+    max_lag: how many updates old the sampled policy may be, so that later batches can be requested early. None: the
     sampler shares the learner's weights and never lags. concurrent: whether `sample` may be called from several threads
     at once, also while the learner updates: each trajectory of several turns then goes on by itself, and
     `engine.collect=arrival` is possible.
