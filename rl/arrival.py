@@ -190,9 +190,7 @@ class Arrivals:
                 return None
             self.open += 1
             number, version = next(self.numbers), self.version
-            problem = self.problem(
-                number
-            )  # read inside the lock: a data set's reader serves one thread at a time
+            problem = self.problem(number)  # inside the lock: data is read by one thread at a time
         rollouts, budget = self.sample(number, problem)
         return Group(number, version, budget, rollouts)
 

@@ -12,13 +12,13 @@ from typing import Any
 from rl.blueprint import Blueprint
 from rl.engines.base import Engine
 from rl.engines.local.engine import open_learner
-from rl.engines.vllm.command import server_command, used_gpus
+from rl.engines.vllm.command import used_gpus
 from rl.engines.vllm.learner import VllmLearner
 from rl.engines.vllm.options import VllmOptions
 from rl.engines.vllm.probe import Needs
 from rl.engines.vllm.replicas import Replicas
 from rl.engines.vllm.sampler import UNTIED, VllmSampler
-from rl.engines.vllm.server import StartedServer, free_port
+from rl.engines.vllm.server import StartedServer, serve
 from rl.engines.vllm.weights import Adapters, Reloaded, Weights, delete
 from rl.storage.disk import disk_errors
 
@@ -95,12 +95,4 @@ def start_server(
             learner.write_untied(untied)
         served = str(untied)
     dtype = str(learner.precision.compute).removeprefix("torch.")
-    port = free_port()
-    command = server_command(options, model, served, dtype, port)
-    server = StartedServer(command, port, folder / "server.log")
-    try:
-        server.wait()
-    except BaseException:
-        server.close()
-        raise
-    return server
+    return serve(options, model, served, dtype, folder)

@@ -12,12 +12,12 @@ from pathlib import Path
 from renderers.base import Renderer
 from rl.engines.base import Sampler
 from rl.engines.policies import Policies
-from rl.engines.vllm.command import server_command, used_gpus
+from rl.engines.vllm.command import used_gpus
 from rl.engines.vllm.options import VllmOptions
 from rl.engines.vllm.probe import Needs
 from rl.engines.vllm.remote import RemoteSampler
 from rl.engines.vllm.replicas import Replicas
-from rl.engines.vllm.server import StartedServer, free_port
+from rl.engines.vllm.server import serve
 from rl.engines.vllm.weights import Adapters, Served, Version, delete
 from rl.errors import UserError
 from rl.evaluation.base_and_trained import SIDES, require_renderer
@@ -82,14 +82,7 @@ class ServedPolicies(Policies):
         if self.options.servers is None:
             self.folder = Path(tempfile.mkdtemp(prefix="tanka-vllm-"))
             dtype = "bfloat16" if used_gpus(self.options) or self.options.compute == "bfloat16" else "float32"
-            port = free_port()
-            command = server_command(self.options, model, model.source, dtype, port)
-            server = StartedServer(command, port, self.folder / "server.log")
-            try:
-                server.wait()
-            except BaseException:
-                server.close()
-                raise
+            server = serve(self.options, model, model.source, dtype, self.folder)
         urls = [server.url] if server is not None else self.options.servers or []
         return RemoteSampler(Replicas(urls, needs, weights, self.options.patience), BASE, server)
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from rl import progress, signals
 from rl.engines.processes import end, start
-from rl.engines.vllm.command import Command
+from rl.engines.vllm.command import Command, server_command
+from rl.engines.vllm.options import VllmOptions
 from rl.errors import UserError
+from rl.models.config import ModelConfig
 from rl.terminal import escape_controls
 
 log = logging.getLogger("tanka")
@@ -83,6 +85,19 @@ class StartedServer:
 
     def close(self) -> None:
         end(self.process, GRACE_SECONDS)
+
+
+def serve(options: VllmOptions, model: ModelConfig, served: str, dtype: str, folder: Path) -> StartedServer:
+    """A server of `model` at a free port, which answers. served: the checkpoint. Its log is server.log in `folder`."""
+    port = free_port()
+    command = server_command(options, model, served, dtype, port)
+    server = StartedServer(command, port, folder / "server.log")
+    try:
+        server.wait()
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 def free_port() -> int:
