@@ -42,6 +42,8 @@ def opened(settings: dict[str, Any]) -> tuple[Any, Any, Any]:
         enable_prefix_caching=False,  # the same prompts come again in every round
         logprobs_mode="processed_logprobs",
         generation_config="vllm",
+        # Two of them share a GPU with our own model. On a CPU, VLLM_CPU_KVCACHE_SPACE counts.
+        **({"gpu_memory_utilization": 0.3} if settings["on_gpu"] else {}),
     )
     params = SamplingParams(
         n=settings["n"],

@@ -2,8 +2,8 @@
 
 Three cases: 16 problems x 8 completions of up to 64 tokens by the embedded model, once ending naturally and once forced
 to 64 tokens each; 4 prompts x 8 completions of 128 tokens at the shape of a 135M-parameter Llama. generate runs with its
-dynamic and its static cache and returns no log-probabilities. vLLM, in float32 and bfloat16, is left out where
-build/vllm has none (`make build/vllm/installed`).
+dynamic and its static cache and returns no log-probabilities. vLLM, in float32 and bfloat16, runs in the Python that
+VLLM_PYTHON names, by default that of `make build/vllm/installed`, and is left out where there is none.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from rl.blueprint import blueprint_from
 from rl.data.problems import load
 from rl.engines.base import SamplingParams
 from rl.engines.local.memory import default_kv_gb
-from rl.engines.local.precision import autocast, compute_dtype
+from rl.engines.local.precision import autocast, compute_dtype, sampling_in
 from rl.engines.local.sampler import sample
 from rl.models.loading import open_renderer
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 PROBLEMS, GROUP = 16, 8
 NO_STOP = frozenset({-1})
-VLLM = Path("build/vllm/bin/python")
+VLLM = Path(os.environ.get("VLLM_PYTHON", "build/vllm/bin/python"))
 VLLM_DTYPES = ("float32", "bfloat16")
 VLLM_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -120,7 +120,8 @@ def llama_135m() -> Case:
 def ours(case: Case, compiled: bool = False) -> Figures:
     params = SamplingParams(case.max_tokens, 1.0, case.stop_ids, seed=0)
     start = now()
-    with autocast(DEVICE, compute_dtype(case.model, "auto")):
+    compute = compute_dtype(case.model, "auto")
+    with autocast(DEVICE, compute) if compiled else sampling_in(case.model, compute):
         groups = sample(
             case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30, compiled=compiled
         )
@@ -166,7 +167,7 @@ def vllm(case: Case, dtype: str) -> Iterator[subprocess.Popen[str]]:
         stops = [] if case.stop_ids == NO_STOP else sorted(case.stop_ids)
         settings = {
             "model": f"{folder}/model", "dtype": dtype, "prompts": [list(prompt) for prompt in case.prompts],
-            "n": GROUP, "max_tokens": case.max_tokens, "stop_ids": stops,
+            "n": GROUP, "max_tokens": case.max_tokens, "stop_ids": stops, "on_gpu": ON_GPU,
         }  # fmt: skip
         Path(folder, "settings.json").write_text(json.dumps(settings), encoding="utf-8")
         command = [str(VLLM), f"{Path(__file__).parent}/in_vllm.py", f"{folder}/settings.json"]

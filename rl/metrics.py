@@ -53,7 +53,7 @@ absent when no reward grades answers.
 | `eval/<name>` | the metric on test problems, where due |
 | `eval/budget/<b>/accuracy`, `reward`, `truncated`, `tokens` | with `eval_max_tokens`: the same completions, cut at b tokens |
 | `eval/target/<t>/accuracy`, `tokens`, `deviation` | with `length.eval_targets`: every prompt states t; mean of abs(t - tokens) |
-| `tokens_per_second` | completion tokens per second of sampling |
+| `tokens_per_second` | completion tokens per second of sampling; of the whole step with `engine.max_lag` above 0, which samples meanwhile |
 | `time/*` | seconds of each stage |
 
 An evaluation on test problems logs the first two groups as `eval/*`, or with `eval_data` as `eval/math_500/*` and so on.

@@ -124,9 +124,11 @@ class Timer:
         yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
-    def metrics(self, sampled_tokens: int) -> dict[str, float]:
+    def metrics(self, sampled_tokens: int, sampled_meanwhile: bool) -> dict[str, float]:
+        """sampled_meanwhile: whether tokens are sampled during the other stages too, so that `sample` only waits for them."""
+        step = time.perf_counter() - self.start
         return {
             **{f"time/{stage}": seconds for stage, seconds in self.seconds.items()},
-            "time/step": time.perf_counter() - self.start,
-            "tokens_per_second": sampled_tokens / self.seconds["sample"],
+            "time/step": step,
+            "tokens_per_second": sampled_tokens / (step if sampled_meanwhile else self.seconds["sample"]),
         }

@@ -159,7 +159,7 @@ def conclude(run: Run, batch: Batch, stats: UpdateStats) -> None:
     tokens = sum(r.length for r in rollouts) + thrown_away
     run.sampled.total += tokens
     metrics["sampled_tokens"] = run.sampled.total
-    metrics |= batch.timer.metrics(tokens) | batch.evaluation
+    metrics |= batch.timer.metrics(tokens, sampled_meanwhile=bool(sampler.max_lag)) | batch.evaluation
     if step == 1:
         require_metric(run.blueprint.keep_best, metrics)
     if run.pass_rates:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from rl.engines.base import SamplingParams
 from rl.engines.local import precision
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.precision import Precision, compute_dtype
+from rl.engines.local.sampler import sample
 from rl.optimizer import OptimizerConfig
 from tests.helpers.forked import set_up, start, timeless
 
@@ -82,3 +86,41 @@ def test_a_checkpoint_brings_its_precision_along(tmp_path, tiny_random_model):
     resumed = learner(torch.float32)
     resumed.load(tmp_path)
     assert resumed.precision.compute == torch.bfloat16
+
+
+class Casts(TorchDispatchMode):
+    """Counts the casts of weights to bfloat16: of float32 matrices, which states of two rows here are too small for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket in (torch.ops.aten.to, torch.ops.aten._to_copy):
+            weight = args[0].dtype == torch.float32 and args[0].dim() == 2 and len(args[0]) > 3
+            self.count += weight and result.dtype == torch.bfloat16
+        return result
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_weights_are_cast_once_for_all_tokens(tiny_random_model, lora):
+    """The tokens and log-probabilities are those of autocast, which casts them for each; the layers are left as they were."""
+    model = tiny_random_model()[0]
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False)).get_base_model()
+    linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    params = SamplingParams(12, 1.0, frozenset({-1}), seed=3)
+
+    def sampled(context):
+        with context, Casts() as casts:
+            (completions,) = sample(model, [[5, 6, 7]], 2, params, 2**30)
+        return [(each.tokens, each.logprobs) for each in completions], casts.count
+
+    expected, often = sampled(precision.autocast(model.device, torch.bfloat16))
+    with Casts() as casts, precision.sampling_in(model, torch.bfloat16):
+        pass
+    found, never = sampled(precision.sampling_in(model, torch.bfloat16))
+    assert found == expected
+    assert casts.count == len(linears) and never == 0 and often >= 12 * len(linears)
+    assert not any("forward" in vars(module) for module in linears)

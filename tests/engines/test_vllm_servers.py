@@ -165,6 +165,27 @@ def test_a_server_that_is_restarted_gets_the_weights_again(fake, tmp_path, weigh
 
 
 @pytest.mark.slow
+def test_a_server_that_only_answers_health_checks_is_left_out(two, tmp_path):
+    """Its requests are asked of the other; it stays out until it processes tokens again, here after a restart."""
+    two[1].faults[GENERATE] = ["ok"] * 3 + ["hang"] * 1000
+    process = run(tmp_path, two, *LORA, "batch_size=4", "max_steps=40", "save_every=0", "engine.patience=3")
+    process.wait_for(tmp_path / "run/metrics.jsonl", 120)
+    wait_for_row(process, tmp_path, lambda row: row["servers/live"] == 1)
+    two[1].stop(), two[1].faults.clear()
+    two[1].start()
+    wait_for_row(process, tmp_path, lambda row: row["servers/live"] == 2)
+    assert process.wait() == 0, process.err
+    assert all(abs(row["ratio/max"] - 1) < 1e-4 for row in rows(tmp_path))
+    assert "it has processed no token of its requests for" in (tmp_path / "run/train.log").read_text()
+
+
+def test_the_only_server_hangs(fake, tmp_path):
+    fake.faults[GENERATE] = ["ok"] * 6 + ["hang"] * 1000
+    error = one_line(run(tmp_path, fake, *LORA, "engine.patience=1.5", "save_every=0"))
+    assert "no server has answered for" in error and "it has processed no token of its requests" in error
+
+
+@pytest.mark.slow
 def test_the_run_ends_when_no_server_is_left_and_continues_with_the_same_numbers(fake, tmp_path):
     (tmp_path / "whole").mkdir(), (tmp_path / "cut").mkdir()
     whole = finished(run(tmp_path / "whole", fake, *LORA, "save_every=0"), tmp_path / "whole")

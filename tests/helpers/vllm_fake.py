@@ -67,7 +67,7 @@ class FakeVllm:
         self.adapted: Any = None
         self.adapters: dict[str, str] = {}
         self.flying: Counter[str] = Counter()
-        self.version, self.paused, self.dead = "default", False, False
+        self.version, self.paused, self.dead, self.tokens = "default", False, False, 0
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -148,6 +148,10 @@ class FakeVllm:
         match path:
             case "/health":
                 return {}
+            case "/metrics":
+                return (
+                    f'vllm:generation_tokens_total{{engine="0",model_name="served"}} {float(self.tokens)}\n'
+                )
             case "/openapi.json":
                 return {"paths": {each: {} for each in PATHS if each not in self.missing}}
             case "/v1/models":
@@ -237,11 +241,14 @@ class FakeVllm:
         try:
             if fault == "slow":
                 time.sleep(1.0)
+            while fault == "hang" and not self.dead:
+                time.sleep(0.05)
             with self.lock:
                 folder = self.adapters.get(name)
                 if folder is not None and not Path(folder).is_dir():
                     self.broken.append(f"the folder of {name} was deleted while it was loaded")
                 found = self.draw(body["token_ids"], asked, name)
+                self.tokens += sum(len(completion.tokens) for completion in found)
         finally:
             self.flying[name] -= 1
         choices = [self.choice(i, completion, fault) for i, completion in enumerate(found)]

@@ -102,12 +102,14 @@ class LlamaDecoder:
         column = self.ring.column
         self.ring.advance()
         self.own_mask[:, :, column] = 0
+        # Cast once for all projections that read them; autocast would do it for each.
+        compute = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
         hidden = self.base.embed_tokens(tokens)
         cos, sin = self.base.rotary_emb(hidden, self.position)  # [B, 1, D]
         sin = torch.cat((-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]), -1)
         for layer, cache in zip(self.base.layers, self.caches, strict=True):
             attention = layer.self_attn
-            normed = normalized(layer.input_layernorm, hidden)
+            normed = normalized(layer.input_layernorm, hidden).to(compute)
             query, key, value = (
                 project(normed).view(len(tokens), -1, self.head_dim)
                 for project in (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -120,7 +122,7 @@ class LlamaDecoder:
             with torch.autocast("cpu", enabled=False):
                 attended = self._attend(query.view(len(cache.keys), -1, self.head_dim), cache)
             hidden = hidden + attention.o_proj(attended.view(len(tokens), -1))
-            hidden = hidden + layer.mlp(normalized(layer.post_attention_layernorm, hidden))
+            hidden = hidden + layer.mlp(normalized(layer.post_attention_layernorm, hidden).to(compute))
         self.position = self.position + 1
         return self.head(normalized(self.base.norm, hidden))
 
@@ -188,7 +190,9 @@ class LlamaDecoder:
 
 def normalized(norm: Any, states: Tensor) -> Tensor:
     """An RMSNorm module's output (arXiv:1910.07467) in one pass; its own forward takes six."""
-    return functional.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    return functional.rms_norm(
+        states.to(norm.weight.dtype), norm.weight.shape, norm.weight, norm.variance_epsilon
+    )
 
 
 def rotated(states: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -114,8 +114,8 @@ def step_memory(
     )
     weight = 2 if half else 4
     computed = 2 if casts else weight
-    # Under autocast a trained float32 weight also has a bfloat16 copy.
-    base: float = shape.parameters * (weight + 2 * (casts and not half and not lora))
+    # Under autocast a float32 weight also has a bfloat16 copy.
+    base: float = shape.parameters * (weight + 2 * (casts and not half))
     if blueprint.model.quantization:
         in_layers = shape.layers * sum(inputs * outputs for inputs, outputs in shape.linears.values())
         base = in_layers * NF4_BYTES + (shape.parameters - in_layers) * weight

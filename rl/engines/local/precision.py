@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
+from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -30,6 +34,31 @@ class Precision:
 def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
     """Matrix products in `compute`. Sampler and learner both use it, so that their ratio is near 1 on policy."""
     return torch.autocast(device.type, torch.bfloat16, enabled=compute == torch.bfloat16)
+
+
+@contextmanager
+def sampling_in(model: PreTrainedModel, compute: torch.dtype) -> Iterator[None]:
+    """`autocast`, and linear layers with float32 weights keep a copy of them in `compute` meanwhile.
+
+    autocast alone would cast every weight again for every token, which takes longer than the products themselves.
+    """
+    with autocast(model.device, compute), ExitStack() as copies:
+        if compute != torch.float32:
+            for module in model.modules():
+                if type(module) is nn.Linear and module.weight.dtype == torch.float32:
+                    copies.enter_context(_cast(module, compute))
+        yield
+
+
+@contextmanager
+def _cast(linear: nn.Linear, compute: torch.dtype) -> Iterator[None]:
+    """Inside, the layer computes with a copy of its weights in `compute`."""
+    weight, bias = (None if own is None else own.detach().to(compute) for own in (linear.weight, linear.bias))
+    linear.forward = partial(functional.linear, weight=weight, bias=bias)  # type: ignore[method-assign, arg-type]
+    try:
+        yield
+    finally:
+        del linear.forward
 
 
 def compute_dtype(model: PreTrainedModel, wanted: Literal["auto", "float32", "bfloat16"]) -> torch.dtype:

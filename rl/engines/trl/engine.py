@@ -19,7 +19,7 @@ from rl.blueprint import Blueprint
 from rl.engines.base import Arrived, Driver, Sampler, SamplingParams, Steps
 from rl.engines.launch import world_size
 from rl.engines.local.memory import default_kv_gb
-from rl.engines.local.precision import autocast
+from rl.engines.local.precision import sampling_in
 from rl.engines.local.sampler import sample
 from rl.engines.trl.options import TrlOptions
 from rl.engines.trl.ranks import Ranks, Released
@@ -160,7 +160,7 @@ class TrlPolicy(Sampler, Driver):
         with (
             memory_errors(f"engine.max_kv_gb={kv_gb / 2:.2g}"),
             self.trainer.whole_model() as model,
-            autocast(self.args.device, torch.bfloat16 if self.args.bf16 else torch.float32),
+            sampling_in(model, torch.bfloat16 if self.args.bf16 else torch.float32),
         ):
             return sample(model, prompts, n, params, kv_gb * 2**30, skip)
 

@@ -25,8 +25,9 @@ class VllmOptions(AsyncOptions, LearnerOptions):
     server, to which model and flags are appended. server_device: of the started server: `cpu`, a GPU's number, several
     of them, or `auto`, all GPUs but the first. flags: more of vLLM's flags, with _ for -; true for one without a value,
     false for its --no- form, None to leave it out. weights_dir: where weights are handed over; None: `vllm` in the run
-    directory. patience: seconds without any server after which the run saves and ends. max_mismatch: the mean |log rho|
-    that a published version may have; None: what the number formats explain.
+    directory. patience: seconds without any server after which the run saves and ends; also how long a server with
+    requests may process no token. max_mismatch: the mean |log rho| that a published version may have; None: what the
+    number formats explain.
     """
 
     servers: list[str] | None = None

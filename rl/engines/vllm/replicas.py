@@ -9,12 +9,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rl.engines.vllm import wire
 from rl.engines.vllm.completions import PATH, Unusable, completions_of
-from rl.engines.vllm.probe import Facts, Needs, facts_of, require_fit
+from rl.engines.vllm.probe import Needs, facts_of, require_fit
+from rl.engines.vllm.replica import Replica, unless_gone
 from rl.engines.vllm.weights import Version, Weights
 from rl.engines.vllm.wire import Failed, Refused
 from rl.errors import Stopped
@@ -30,29 +30,12 @@ HEALTH_SECONDS = 10.0  # between two health checks of servers that are busy
 UNHEALTHY = 3  # failed health checks in a row after which a server counts as dead
 
 
-@dataclass(eq=False)
-class Replica:
-    """One server. busy: requests it has. alive: it answers. trusted: completions of its weights were verified.
-
-    gone: is set when it is left out, and ends the waits for its answers.
-    """
-
-    url: str
-    facts: Facts | None = None
-    busy: int = 0
-    alive: bool = False
-    trusted: bool = False
-    failures: int = 0
-    looked: float = 0.0
-    reason: str = ""
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Replicas:
     """The servers at `urls`. Raises Stopped from any request when none has been usable for `patience` seconds."""
 
     def __init__(self, urls: list[str], needs: Needs, weights: Weights, patience: float) -> None:
         self.needs, self.weights, self.patience = needs, weights, patience
+        self.look_seconds = min(HEALTH_SECONDS, patience / 3)
         self.replicas = [Replica(url.rstrip("/")) for url in urls]
         self.client: Any = None
         self.watching: asyncio.Task[None] | None = None
@@ -91,7 +74,7 @@ class Replicas:
         await self.weights.greet(self.client, replica.url, facts)
         replica.facts, replica.alive, replica.failures = facts, True, 0
         replica.trusted = not self.needs.publishes
-        replica.gone = asyncio.Event()
+        replica.gone, replica.stalled, replica.moved = asyncio.Event(), False, time.monotonic()
 
     @property
     def alive(self) -> list[Replica]:
@@ -141,7 +124,6 @@ class Replicas:
         """`ask` without retries, except those after the death of a server. Raises Failed, Unusable, Stopped."""
         for _ in range(MOST_DEATHS):
             replica = await self._least_busy()
-            replica.busy += 1
             try:
                 return await self.sample(replica, request, version)
             except (Failed, Unusable) as error:
@@ -156,16 +138,18 @@ class Replicas:
                 self.asked_again += 1
                 self.weights.forget(replica.url)  # a server that was restarted between two requests
                 raise Failed(f"{replica.url}: {error}") from None
-            finally:
-                replica.busy -= 1
         raise Failed(f"{MOST_DEATHS} servers have died of this request, the last was {replica.url}")
 
     async def sample(self, replica: Replica, request: dict[str, Any], version: Version) -> list[Completion]:
         """The completions of one prompt from one server. Raises Failed, Refused, Unusable."""
         assert replica.facts is not None
-        name = await self.weights.ensure(self.client, replica.url, replica.facts, version)
-        body = {"model": name, **request}
-        answer = await unless_gone(replica, wire.post(self.client, f"{replica.url}{PATH}", body))
+        replica.busy += 1
+        try:
+            name = await self.weights.ensure(self.client, replica.url, replica.facts, version)
+            body = {"model": name, **request}
+            answer = await unless_gone(replica, wire.post(self.client, f"{replica.url}{PATH}", body))
+        finally:
+            replica.busy -= 1
         found = completions_of(answer, request)
         try:
             self.weights.require_ours(replica.url, answer)
@@ -241,36 +225,41 @@ class Replicas:
 
     async def _look(self, replica: Replica) -> None:
         if not replica.alive:
-            try:
-                await self._meet(replica)
-                log.info("%s answers again", replica.url)
-            except (Failed, Refused) as error:
-                replica.reason = str(error)
-            except Exception as error:  # it came back as another server
-                replica.reason = str(error)
-                self.error = None if self.usable else error
-        elif replica.busy and time.monotonic() - replica.looked > HEALTH_SECONDS:
+            await self._look_again(replica)
+        elif not replica.busy:
+            replica.moved = time.monotonic()
+        elif time.monotonic() - replica.looked > self.look_seconds:
             replica.looked = time.monotonic()
-            replica.failures = 0 if await wire.is_healthy(self.client, replica.url) else replica.failures + 1
-            if replica.failures >= UNHEALTHY:
-                self.leave_out(replica, "it does not answer health checks")
+            await self._check(replica)
+
+    async def _look_again(self, replica: Replica) -> None:
+        """Takes a server back that answers, and has moved if it was stalled."""
+        try:
+            if replica.stalled and await wire.tokens_of(self.client, replica.url) == replica.tokens:
+                return
+            await self._meet(replica)
+            log.info("%s answers again", replica.url)
+        except (Failed, Refused) as error:
+            replica.reason = str(error)
+        except Exception as error:  # it came back as another server
+            replica.reason = str(error)
+            self.error = None if self.usable else error
+
+    async def _check(self, replica: Replica) -> None:
+        """Leaves out a busy server that does not answer, or that answers but has processed nothing for `patience` seconds."""
+        replica.failures = 0 if await wire.is_healthy(self.client, replica.url) else replica.failures + 1
+        if replica.failures >= UNHEALTHY:
+            self.leave_out(replica, "it does not answer health checks")
+            return
+        before, replica.tokens = replica.tokens, await wire.tokens_of(self.client, replica.url)
+        if replica.tokens is None or replica.tokens != before:
+            replica.moved = time.monotonic()
+        elif (waited := time.monotonic() - replica.moved) > self.patience:
+            replica.stalled = True
+            self.leave_out(replica, f"it has processed no token of its requests for {waited:.0f} s")
 
     async def close(self) -> None:
         """Leaves the servers as they were found, as far as they answer."""
         if self.client is not None:
             await asyncio.gather(*(self.weights.leave(self.client, replica.url) for replica in self.alive))
             await self.client.aclose()
-
-
-async def unless_gone(replica: Replica, call: Awaitable[T]) -> T:
-    """The call's value. Raises Failed when its server is left out meanwhile."""
-    answer = asyncio.ensure_future(call)
-    gone = asyncio.ensure_future(replica.gone.wait())
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
-        raise Failed("it was left out while it worked")
-    finally:
-        gone.cancel()
-        answer.cancel()

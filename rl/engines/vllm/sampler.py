@@ -13,7 +13,8 @@ from rl.engines.base import SamplingParams
 from rl.engines.vllm.learner import VllmLearner
 from rl.engines.vllm.options import VllmOptions
 from rl.engines.vllm.remote import RemoteSampler
-from rl.engines.vllm.replicas import Replica, Replicas
+from rl.engines.vllm.replica import Replica
+from rl.engines.vllm.replicas import Replicas
 from rl.engines.vllm.server import StartedServer
 from rl.engines.vllm.verify import PROMPTS, Mismatch, first_requests, mismatch_of, rows_of
 from rl.engines.vllm.weights import Reloaded, Version, delete

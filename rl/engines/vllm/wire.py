@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from rl.errors import first_line
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 20.0
 CONTROL_SECONDS = 600.0  # loading weights; a full model from a network disk takes minutes
 HEALTH_SECONDS = 20.0
+TOKENS = re.compile(r"^vllm:(?:prompt|generation)_tokens_total(?:\{.*\})? (\S+)", re.MULTILINE)
 
 
 class Failed(Exception):
@@ -87,3 +89,13 @@ async def is_healthy(client: httpx.AsyncClient, url: str) -> bool:
     except (Failed, Refused):
         return False
     return True
+
+
+async def tokens_of(client: httpx.AsyncClient, url: str) -> float | None:
+    """How many tokens the server has processed since its start, by its Prometheus metrics; None where it does not say."""
+    try:
+        text = await get(client, f"{url}/metrics")
+    except (Failed, Refused):
+        return None
+    counts = TOKENS.findall(text) if isinstance(text, str) else []
+    return sum(map(float, counts)) if counts else None
