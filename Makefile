@@ -40,6 +40,10 @@ test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU
 test-vllm: .venv/installed-dev  ## engine=vllm against vLLM on this CPU (an hour); the first time it installs about 4 GB.
 	TANKA_TEST_VLLM=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_vllm_real.py
 
+# For test-servers, test-vllm and make bench.
+build/vllm/installed: .venv/installed-dev
+	$(BIN)/python -c "from tests.helpers import vllm_server; vllm_server.install()"
+
 # Molt's own dependencies need CUDA: --no-deps, and beside it what its parser, agents and loss module import.
 .venv-molt/installed: tests/helpers/molt/requirements.txt
 	$(PYTHON) -m venv .venv-molt
@@ -57,7 +61,7 @@ format: .venv/installed-dev  ## Let ruff rewrite what it can.
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 bench: .venv/installed-dev  ## Measure speed and memory beside peers on this machine (two hours), for docs/performance.md.
-	for name in grading sampling learner training scale progress busy; do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	for name in grading sampling learner training scale budgets engines memory progress busy; do $(BIN)/python -m benchmarks.$$name || exit 1; done
 	$(BIN)/python -m benchmarks.table
 
 clean:  ## Remove the environment and caches; runs/ stays.

@@ -1,8 +1,8 @@
 """A step of engine=vllm, by stage, beside engine=local and TRL's own loop: `python -m benchmarks.engines [rounds]`.
 
-The main job on the embedded model, all weights trained. Each run of engine=vllm starts its own server from build/vllm
-(`make build/vllm/installed`) on the CPUs that the learner uses too, so that sampling and training slow each other down. What
-two devices would take is computed from the stages at lag 0: with a lag, the longer of sampling and training.
+The main job on the embedded model, all weights trained. Each run of engine=vllm starts its own server (of the Python that
+benchmarks.sampling uses) on the CPUs that the learner uses too, so that sampling and training slow each other down. What two
+devices would take is computed from the stages at lag 0: with a lag, the longer of sampling and training.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Contender, Figures, Ratio, compare, in_fresh_process, rounds_from
+from benchmarks.sampling import VLLM as PYTHON
 from benchmarks.training import OURS, TRL, WARM_UP, main_job, trl
 from rl.blueprint import blueprint_from
 from rl.storage.jsonl import read_jsonl
 
 STEPS = 12
-VLLM = ("engine=vllm", "engine.python=build/vllm/bin/python", "engine.server_device=cpu")
+VLLM = ("engine=vllm", f"engine.python={PYTHON}", "engine.server_device=cpu")
 ENGINES = {"local": (), "vllm": VLLM, "vllm_lag_1": (*VLLM, "engine.max_lag=1")}
 
 
 def main(rounds: int) -> None:
+    if not PYTHON.exists():
+        print(f"engines: left out, because {PYTHON} does not exist (make build/vllm/installed)")
+        return
     contenders = [
         *(
             Contender(name, {"overrides": list(overrides), "steps": STEPS}, partial(ours, overrides))
