@@ -35,6 +35,7 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
         if options.servers is None:
             server = start_server(options, blueprint, learner, folder, start)
         model = blueprint.model
+        embedding: Any = learner.model.get_input_embeddings()
         needs = Needs(
             source=model.source,
             hub_id=model.id,
@@ -43,7 +44,7 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
             temperature=blueprint.temperature,
             n=blueprint.group_size,
             versions=options.max_lag + 1,
-            vocabulary=learner.model.get_input_embeddings().num_embeddings,
+            vocabulary=embedding.num_embeddings,
         )
         weights: Weights = (
             Adapters(prefix) if model.lora else Reloaded(start, "keep" if options.max_lag else "wait")
