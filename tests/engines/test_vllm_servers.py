@@ -182,7 +182,7 @@ def test_a_server_that_only_answers_health_checks_is_left_out(two, tmp_path):
 def test_the_only_server_hangs(fake, tmp_path):
     fake.faults[GENERATE] = ["ok"] * 6 + ["hang"] * 1000
     error = one_line(run(tmp_path, fake, *LORA, "engine.patience=1.5", "save_every=0"))
-    assert "no server has answered for" in error and "it has processed no token of its requests" in error
+    assert "no server could be used for" in error and "it has processed no token of its requests" in error
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_the_run_ends_when_no_server_is_left_and_continues_with_the_same_numbers
     whole = finished(run(tmp_path / "whole", fake, *LORA, "save_every=0"), tmp_path / "whole")
     fake.faults[GENERATE] = ["ok"] * 6 + ["die"]
     error = one_line(run(tmp_path / "cut", fake, *LORA, "engine.patience=1.5", "save_every=0"))
-    assert "no server has answered for" in error and "ConnectError" in error
+    assert "no server could be used for" in error and "ConnectError" in error
     assert status(tmp_path / "cut/run")["step"] == 1
     fake.start()
     cut = finished(run(tmp_path / "cut", fake, *LORA, "save_every=0"), tmp_path / "cut")

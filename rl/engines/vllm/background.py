@@ -34,20 +34,21 @@ class Background:
         return future.result()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancels what is running, runs `last` and ends the thread; all within CLOSE_SECONDS."""
-
-        async def cancel() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await last
-
-        wait([self.start(cancel())], timeout=CLOSE_SECONDS)
+        """Cancels what is running, runs `last` for CLOSE_SECONDS at most and ends the thread."""
+        wait([self.start(cancel_others())], timeout=CLOSE_SECONDS)
+        wait([self.start(last)], timeout=CLOSE_SECONDS)
+        wait([self.start(cancel_others())], timeout=CLOSE_SECONDS)  # asyncio prints about tasks that are left
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(CLOSE_SECONDS)
         if not self.thread.is_alive():
             self.loop.close()
+
+
+async def cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def wait_for(futures: Sequence[Future[Any]], meanwhile: Callable[[], object] | None = None) -> None:

@@ -31,9 +31,11 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
     learner = open_learner(VllmLearner, options, blueprint, tokenizer)
     server = None
     try:
+        start = f"{prefix}{os.urandom(3).hex()}-"
         if options.servers is None:
-            server = start_server(options, blueprint, learner, folder)
+            server = start_server(options, blueprint, learner, folder, start)
         model = blueprint.model
+        embedding: Any = learner.model.get_input_embeddings()
         needs = Needs(
             source=model.source,
             hub_id=model.id,
@@ -42,8 +44,8 @@ def open_engine(options: VllmOptions, blueprint: Blueprint, tokenizer: Any) -> E
             temperature=blueprint.temperature,
             n=blueprint.group_size,
             versions=options.max_lag + 1,
+            vocabulary=embedding.num_embeddings,
         )
-        start = f"{prefix}{os.urandom(3).hex()}-"
         weights: Weights = (
             Adapters(prefix) if model.lora else Reloaded(start, "keep" if options.max_lag else "wait")
         )
@@ -72,25 +74,26 @@ def handover(options: VllmOptions, blueprint: Blueprint) -> tuple[Path, str]:
         run = os.urandom(4).hex()
         folder = Path(tempfile.gettempdir()) / f"tanka-vllm-{run}"
     if options.weights_dir:
-        folder = Path(options.weights_dir).expanduser().absolute()
+        folder = Path(os.path.expanduser(options.weights_dir)).absolute()  # noqa: PTH111  # keeps ~nobody
     prefix = f"tanka-{run}-"
     with disk_errors("engine.weights_dir", folder):
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # before anything heavy is loaded
+            pass
     for left in [*folder.glob(f"{prefix}*"), *folder.glob(f".{prefix}*")]:
         delete(left)  # by a start that was killed
     return folder, prefix
 
 
 def start_server(
-    options: VllmOptions, blueprint: Blueprint, learner: VllmLearner, folder: Path
+    options: VllmOptions, blueprint: Blueprint, learner: VllmLearner, folder: Path, start: str
 ) -> StartedServer:
-    """A server of the run's model, which answers. Its log is server.log in `folder`."""
+    """A server of the run's model, which answers. Its log is server.log in `folder`. start: prefix of this start's names."""
     model, on_cpu = blueprint.model, not used_gpus(options)
     served = model.source
     # On a CPU vLLM packs a tied head once, and it keeps the old weights when new ones are loaded.
     if on_cpu and model.lora is None and learner.model.config.get_text_config().tie_word_embeddings:
-        untied = folder / UNTIED
-        delete(untied)
+        untied = folder / f"{start}{UNTIED}-{Path(served).name}"  # the name by which is_model knows it
         with disk_errors("engine.weights_dir", folder):
             learner.write_untied(untied)
         served = str(untied)

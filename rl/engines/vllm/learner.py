@@ -17,16 +17,21 @@ from rl.rollouts import TrainingRow
 
 
 class VllmLearner(LocalLearner):
-    """version: how often its weights have changed since this start. lock: held while it computes."""
+    """version: how often its weights have changed since this start. lock: held while it computes.
+
+    ratios: the mean probability ratio of learner to sampler that an update measured, by the version before it.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.version = 0
+        self.ratios: dict[int, float] = {}
         self.lock = threading.RLock()
 
     def update(self, rows: Sequence[TrainingRow], loss: PolicyLoss, learning_rate: float) -> UpdateStats:
         with self.lock:
             stats = super().update(rows, loss, learning_rate)
+            self.ratios[self.version] = stats.ratio_mean
             self.version += stats.stepped
             return stats
 
@@ -45,12 +50,16 @@ class VllmLearner(LocalLearner):
         """
         parts = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(parts, ignore_errors=True)
-        with self.lock:
-            if self.adapter is not None:
-                self.adapter.save_pretrained(parts)
-            else:
-                self.model.save_pretrained(parts, state_dict=self._untied(dtype))
-        parts.replace(folder)
+        try:
+            with self.lock:
+                if self.adapter is not None:
+                    self.adapter.save_pretrained(parts)
+                else:
+                    self.model.save_pretrained(parts, state_dict=self._untied(dtype))
+            parts.replace(folder)
+        except BaseException:
+            shutil.rmtree(parts, ignore_errors=True)
+            raise
 
     def write_untied(self, folder: Path) -> None:
         """Writes the model as a checkpoint whose head is a tensor of its own, to be served."""
@@ -64,9 +73,10 @@ class VllmLearner(LocalLearner):
         self.tokenizer.save_pretrained(folder)
 
     def _untied(self, dtype: str | None) -> dict[str, torch.Tensor]:
-        wanted = getattr(torch, dtype or "", None)
+        wanted = getattr(torch, dtype or "", None)  # dtype is what a server says: any word
+        known = isinstance(wanted, torch.dtype) and wanted.is_floating_point
         state = {
-            name: value.to(wanted) if wanted is not None and value.is_floating_point() else value
+            name: value.to(wanted) if known and value.is_floating_point() else value
             for name, value in self.model.state_dict().items()
         }
         if "lm_head.weight" in state:

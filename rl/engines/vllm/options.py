@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from rl.models.hub import is_address
 
 # Keys of a started server, which say nothing about servers that run already.
 STARTED: dict[str, Any] = {"python": None, "command": None, "server_device": "auto", "flags": {}}
+ADDRESS = ("port", "uds")  # flags that a started server gets from the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,12 @@ class VllmOptions(AsyncOptions, LearnerOptions):
             )
         if self.servers is not None:
             self._check_servers(self.servers)
+        for name in self.more_flags:
+            if name in ADDRESS or name.startswith("ssl-"):
+                raise UserError(
+                    f"engine.flags.{name.replace('-', '_')}: the run chooses where its server listens; leave it out, or start the"
+                    " server yourself and type engine.servers=[http://HOST:PORT]"
+                )
         if self.python is not None and self.command is not None:
             raise UserError(
                 "engine.python, engine.command: expected only one of them; a command already names its Python"
@@ -74,11 +82,11 @@ class VllmOptions(AsyncOptions, LearnerOptions):
                 "engine.servers=[]: expected addresses; e.g. engine.servers=[http://a:8000], or null to start one"
             )
         for url in servers:
-            if not is_address(url):
+            if not is_address(url) or "?" in url or "#" in url:
                 raise UserError(
                     f"engine.servers: {url} is no address; expected http://HOST:PORT; e.g. engine.servers=[http://a:8000]"
                 )
-        if len({url.rstrip("/") for url in servers}) < len(servers):
+        if len({_place(url) for url in servers}) < len(servers):
             raise UserError(f"engine.servers={servers}: names an address twice; expected each server once")
         for name, default in STARTED.items():
             if getattr(self, name) != default:
@@ -104,6 +112,12 @@ class VllmOptions(AsyncOptions, LearnerOptions):
     def more_flags(self) -> dict[str, Any]:
         """`flags` as vLLM writes them, without the dashes in front."""
         return dict(_flat(self.flags, ""))
+
+
+def _place(url: str) -> tuple[str | None, int, str]:
+    """What an address names, however it is written."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme], parts.path.rstrip("/")
 
 
 def _words(command: str) -> list[str]:

@@ -23,6 +23,7 @@ from rl.errors import UserError
 from rl.evaluation.base_and_trained import SIDES, require_renderer
 from rl.models.config import LoraConfig, ModelConfig
 from rl.models.export import is_adapter
+from rl.models.loading import checkpoint_config
 
 BASE = Version("base", None)
 
@@ -76,7 +77,10 @@ class ServedPolicies(Policies):
 
     def _open(self, model: ModelConfig) -> RemoteSampler:
         rank = model.lora.rank if model.lora else None
-        needs = Needs(model.source, model.id, rank, publishes=False, temperature=0, n=1)
+        vocabulary = checkpoint_config(model).get_text_config().vocab_size
+        needs = Needs(
+            model.source, model.id, rank, publishes=False, temperature=0, n=1, vocabulary=vocabulary
+        )
         weights = Served() if rank is None else Adapters("")
         server = None
         if self.options.servers is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.engines.vllm.command import lora_rank
 from rl.engines.vllm.completions import PATH
-from rl.engines.vllm.wire import Refused, get
+from rl.engines.vllm.wire import Failed, Refused, brief, get
 from rl.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,17 +44,21 @@ class Facts:
     paths: frozenset[str]
     settings: Mapping[str, Any]
 
+    def setting(self, section: str, name: str) -> Any:
+        """A value of vLLM's own config; None where it has none."""
+        found = self.settings.get(section)
+        return found.get(name) if isinstance(found, Mapping) else None
+
+    def number(self, section: str, name: str) -> int | None:
+        """The same, a whole number."""
+        found = self.setting(section, name)
+        return found if isinstance(found, int) else None
+
     @property
     def dtype(self) -> str | None:
         """Of weights and products, e.g. float32; the quantization where there is one; None: unknown."""
-        model = self.settings.get("model_config", {})
-        dtype = str(model.get("dtype", "")).removeprefix("torch.")
-        return str(model.get("quantization") or dtype) or None
-
-    @property
-    def lora(self) -> Mapping[str, Any] | None:
-        """vLLM's LoRA settings; None without adapters."""
-        return self.settings.get("lora_config")
+        dtype = str(self.setting("model_config", "dtype") or "").removeprefix("torch.")
+        return brief(self.setting("model_config", "quantization") or dtype) or None
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Needs:
     """What a run needs of its servers. source, hub_id: the model, where it is here. rank: of its adapters; None: none.
 
     publishes: whether weights are handed over. temperature: other than 0 while sampling. n: completions of a prompt.
-    versions: adapters that are sampled from at the same time.
+    versions: adapters that are sampled from at the same time. vocabulary: the model's number of token ids.
     """
 
     source: str
@@ -71,20 +76,33 @@ class Needs:
     temperature: float
     n: int
     versions: int = 1
+    vocabulary: float = math.inf
 
 
 async def facts_of(client: httpx.AsyncClient, url: str) -> Facts:
-    """What the server says about itself. Raises Failed and Refused."""
-    models = (await get(client, f"{url}/v1/models"))["data"]
-    base = next(model for model in models if not model.get("parent"))
-    paths = frozenset((await get(client, f"{url}/openapi.json"))["paths"])
-    settings = {}
+    """What the server says about itself. Raises Failed, also for an answer that is not vLLM's, and Refused."""
+    models = await get(client, f"{url}/v1/models")
+    described = await get(client, f"{url}/openapi.json")
+    try:
+        base: Any = next((model for model in models["data"] if not model.get("parent")), None)
+        name, context = base["id"], base["max_model_len"]
+        root, paths = base.get("root") or name, frozenset(described["paths"])
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Failed(
+            f"it does not describe itself as vLLM does ({type(error).__name__}: {brief(error)})"
+        ) from None
+    if not (isinstance(name, str) and isinstance(root, str) and isinstance(context, int)):
+        raise Failed(
+            f"it does not describe itself as vLLM does (max_model_len={brief(context)}, id={brief(name)})"
+        )
+    settings: Any = None
     if "/server_info" in paths:
         try:
-            settings = (await get(client, f"{url}/server_info?config_format=json"))["vllm_config"]
+            info = await get(client, f"{url}/server_info?config_format=json")
+            settings = info.get("vllm_config") if isinstance(info, dict) else None
         except Refused:
             paths -= {"/server_info"}
-    return Facts(base["id"], base.get("root") or base["id"], base["max_model_len"], paths, settings)
+    return Facts(name, root, context, paths, settings if isinstance(settings, dict) else {})
 
 
 def require_fit(url: str, facts: Facts, needs: Needs) -> None:
@@ -96,7 +114,9 @@ def require_fit(url: str, facts: Facts, needs: Needs) -> None:
     if PATH not in facts.paths:
         raise refuse(f"has no {PATH}; start it with --enable-scale-out")
     if not is_model(facts.root, needs):
-        raise refuse(f"serves {facts.root}, not {needs.source}; start it with that model, or type model.path")
+        raise refuse(
+            f"serves {brief(facts.root)}, not {needs.source}; start it with that model, or type model.path"
+        )
     uses_adapters = needs.rank is not None
     if uses_adapters and LOAD not in facts.paths:
         raise refuse(
@@ -111,33 +131,32 @@ def require_fit(url: str, facts: Facts, needs: Needs) -> None:
                 " VLLM_SERVER_DEV_MODE=1 --logprobs-mode processed_logprobs"
             )
         return
-    settings = facts.settings
-    mode = settings["model_config"].get("logprobs_mode")
+    mode = facts.setting("model_config", "logprobs_mode")
     if needs.temperature not in (0, 1) and mode != "processed_logprobs":
         raise refuse(
-            f"returns {mode}, not the log-probabilities at temperature={needs.temperature}; start it with"
+            f"returns {brief(mode)}, not the log-probabilities at temperature={needs.temperature}; start it with"
             " --logprobs-mode processed_logprobs"
         )
     if uses_adapters:
-        if facts.lora is None:
+        if not facts.settings.get("lora_config"):
             raise refuse(f"loads no adapters; start it with --enable-lora --max-lora-rank {rank_of(needs)}")
-        if facts.lora["max_lora_rank"] < (needs.rank or 0):
+        rank = needs.rank or 0
+        if (highest := facts.number("lora_config", "max_lora_rank") or rank) < rank:
             raise refuse(
-                f"takes adapters up to rank {facts.lora['max_lora_rank']}, this one has {needs.rank}; start it with"
+                f"takes adapters up to rank {highest}, this one has {rank}; start it with"
                 f" --max-lora-rank {rank_of(needs)}"
             )
-        if (most := facts.lora.get("max_loras") or needs.versions) < needs.versions:
+        if (most := facts.number("lora_config", "max_loras") or needs.versions) < needs.versions:
             log.warning(
                 "%s samples from %d adapters at once, and max_lag=%d has %d in flight: the others wait; start it with --max-loras"
                 " %d", url, most, needs.versions - 1, needs.versions, needs.versions,
             )  # fmt: skip
-    scheduler = settings.get("scheduler_config", {})
-    if (most := scheduler.get("max_num_seqs") or needs.n) < needs.n:
+    if (most := facts.number("scheduler_config", "max_num_seqs") or needs.n) < needs.n:
         raise refuse(
             f"samples {most} completions at once, a prompt has {needs.n}; start it with --max-num-seqs {needs.n}"
         )
-    on_cpu = settings.get("device_config", {}).get("device") == "cpu"
-    if on_cpu and scheduler.get("enable_chunked_prefill"):
+    on_cpu = facts.setting("device_config", "device") == "cpu"
+    if on_cpu and facts.setting("scheduler_config", "enable_chunked_prefill"):
         raise refuse(
             "runs on a CPU, where a seed ends it in the middle of a chunked prompt; start it with --no-enable-chunked-prefill"
         )
@@ -152,18 +171,19 @@ def is_model(root: str, needs: Needs) -> bool:
 
     The log-probabilities of the first completions decide: see rl/engines/vllm/verify.py.
     """
-    if plain(Path(needs.source).name) in plain(root) or (needs.hub_id and plain(needs.hub_id) in plain(root)):
+    names = [plain(Path(needs.source).name), plain(needs.hub_id or "")]
+    if any(name and name in plain(root) for name in names):
         return True
     try:
         served, own = (shape(Path(folder)) for folder in (root, needs.source))
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # AttributeError: a config.json that holds no object
         return False
     return served == own
 
 
 def plain(name: str) -> str:
     """A name without its punctuation: models--Qwen--Qwen3-8B of a cache is Qwen/Qwen3-8B."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.sub(r"[\W_]", "", name.lower())
 
 
 def shape(folder: Path) -> list[Any]:

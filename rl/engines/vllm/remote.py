@@ -14,7 +14,7 @@ from rl.engines.vllm.completions import request_of
 from rl.engines.vllm.replicas import Replicas
 from rl.engines.vllm.server import StartedServer
 from rl.engines.vllm.weights import Version
-from rl.errors import UserError
+from rl.errors import Stopped
 from rl.rollouts import Completion
 
 
@@ -52,7 +52,7 @@ class RemoteSampler(Sampler):
         params: SamplingParams,
         arrived: Arrived | None = None,
     ) -> PendingCompletions:
-        """See `Sampler`. Raises UserError when a prompt and its budget exceed a server's context."""
+        """See `Sampler`. Raises Stopped when a prompt and its budget exceed a server's context."""
         self.require_context(prompts, params)
         version = self.ready(prompts, params)
         requests = [request_of(prompt, n, params, p) for p, prompt in enumerate(prompts)]
@@ -73,7 +73,7 @@ class RemoteSampler(Sampler):
         contexts = [replica.facts.context for replica in self.replicas.replicas if replica.facts is not None]
         needed = max(len(prompt) + params.limit(p) for p, prompt in enumerate(prompts))
         if needed > min(contexts):
-            raise UserError(
+            raise Stopped(  # the budget may grow, and a server may come back with a smaller context
                 f"max_tokens={params.max_tokens}: a prompt and its budget make {needed} tokens, and the servers' context holds"
                 f" {min(contexts)}; type a smaller max_tokens (the widest of the budgets counts), or start them with"
                 f" --max-model-len {needed} (engine.flags.max_model_len={needed} for a server that the run starts)"

@@ -17,7 +17,7 @@ from rl.engines.vllm.probe import Needs, facts_of, require_fit
 from rl.engines.vllm.replica import Replica, unless_gone
 from rl.engines.vllm.weights import Version, Weights
 from rl.engines.vllm.wire import Failed, Refused
-from rl.errors import Stopped
+from rl.errors import Stopped, UserError
 from rl.rollouts import Completion
 
 log = logging.getLogger("tanka")
@@ -27,6 +27,7 @@ ATTEMPTS = 5  # of one request, with failures of servers that go on
 MOST_DEATHS = 10
 LOOK_SECONDS = 1.0  # between two looks at servers that are out
 HEALTH_SECONDS = 10.0  # between two health checks of servers that are busy
+TOKEN_BYTES = 1024  # of an answer, at most for each token; vLLM uses about 200
 UNHEALTHY = 3  # failed health checks in a row after which a server counts as dead
 
 
@@ -42,7 +43,6 @@ class Replicas:
         self.asked_again = 0
         self.since: float | None = None  # when the last server was lost
         self.fatal: Callable[[], str] = lambda: ""  # why waiting for servers is in vain
-        self.error: Exception | None = None  # of a server that came back unfit
 
     async def open(self) -> None:
         """Waits for all servers and reads their facts. Raises Stopped after `patience`, UserError for an unfit server."""
@@ -97,21 +97,30 @@ class Replicas:
         """The completions of one prompt, from whichever server is usable; ends a use of `version`. Raises Stopped."""
         from tenacity import (
             AsyncRetrying,
+            RetryCallState,
             retry_if_exception_type,
             stop_after_attempt,
             wait_random_exponential,
         )
 
+        failed: set[str] = set()  # the servers that failed this request
+        backoff = wait_random_exponential(multiplier=0.2, max=10)
+
+        def pause(state: RetryCallState) -> float:
+            if state.outcome is None or any(replica.url not in failed for replica in self.usable):
+                return backoff(state)
+            return max(backoff(state), min(getattr(state.outcome.exception(), "after", 0.0), self.patience))
+
         retrying = AsyncRetrying(
             stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.2, max=10),
+            wait=pause,
             retry=retry_if_exception_type((Failed, Unusable)),
             reraise=True,
         )
         try:
             async for attempt in retrying:
                 with attempt:
-                    return await self._ask_living(request, version)
+                    return await self._ask_living(request, version, failed)
         except (Failed, Unusable) as error:
             raise Stopped(
                 f"engine=vllm: {ATTEMPTS} tries of a request failed, the last with: {error}"
@@ -120,25 +129,29 @@ class Replicas:
             version.count(-1)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _ask_living(self, request: dict[str, Any], version: Version) -> list[Completion]:
+    async def _ask_living(
+        self, request: dict[str, Any], version: Version, failed: set[str]
+    ) -> list[Completion]:
         """`ask` without retries, except those after the death of a server. Raises Failed, Unusable, Stopped."""
+        last: Exception | None = None
         for _ in range(MOST_DEATHS):
-            replica = await self._least_busy()
+            replica = await self._least_busy(failed)
             try:
                 return await self.sample(replica, request, version)
             except (Failed, Unusable) as error:
+                failed.add(replica.url)
                 self.asked_again += 1
+                last = error
                 if isinstance(error, Failed) and replica.alive and not await self._is_healthy(replica):
                     self.leave_out(replica, error)
                 if replica.alive:
-                    raise type(error)(f"{replica.url}: {error}") from None
+                    error.args = (f"{replica.url}: {error}",)
+                    raise
             except Refused as error:
-                if error.status != 404:
-                    raise Stopped(f"engine=vllm: {replica.url}: {error}") from None
-                self.asked_again += 1
-                self.weights.forget(replica.url)  # a server that was restarted between two requests
-                raise Failed(f"{replica.url}: {error}") from None
-        raise Failed(f"{MOST_DEATHS} servers have died of this request, the last was {replica.url}")
+                raise Stopped(f"engine=vllm: {replica.url}: {error}") from None
+        raise Stopped(
+            f"engine=vllm: a server was lost {MOST_DEATHS} times during one request, the last {replica.url} with: {last}"
+        )
 
     async def sample(self, replica: Replica, request: dict[str, Any], version: Version) -> list[Completion]:
         """The completions of one prompt from one server. Raises Failed, Refused, Unusable."""
@@ -146,29 +159,42 @@ class Replicas:
         replica.busy += 1
         try:
             name = await self.weights.ensure(self.client, replica.url, replica.facts, version)
-            body = {"model": name, **request}
-            answer = await unless_gone(replica, wire.post(self.client, f"{replica.url}{PATH}", body))
+            answer = await self._generate(replica, {"model": name, **request})
         finally:
             replica.busy -= 1
-        found = completions_of(answer, request)
+        found = completions_of(answer, request, self.needs.vocabulary)
         try:
             self.weights.require_ours(replica.url, answer)
-        except Failed:
-            self.weights.forget(replica.url)
-            raise
+        except Failed as error:
+            raise self._restarted(replica, error) from None
         return found
 
-    async def _least_busy(self) -> Replica:
+    async def _generate(self, replica: Replica, body: dict[str, Any]) -> Any:
+        asked = body["sampling_params"]
+        most_bytes = wire.MOST_BYTES + TOKEN_BYTES * asked["n"] * asked["max_tokens"]
+        call = wire.post(self.client, f"{replica.url}{PATH}", body, most_bytes=most_bytes)
+        try:
+            return await unless_gone(replica, call)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise self._restarted(replica, error) from None
+
+    def _restarted(self, replica: Replica, error: Exception) -> Failed:
+        """For a server that has lost the weights: it is verified again before it is used."""
+        self.leave_out(replica, f"it was restarted, or lost its weights ({error})")
+        return Failed(str(error))
+
+    async def _least_busy(self, failed: set[str]) -> Replica:
+        """A server that has not failed the request, if there is one. Raises Stopped."""
         while not (usable := self.usable):
             self._require_hope()
             await asyncio.sleep(0.05)
         self.since = None
-        return min(usable, key=lambda replica: replica.busy)
+        return min(usable, key=lambda replica: (replica.url in failed, replica.busy))
 
     def _require_hope(self) -> None:
-        """Raises Stopped when no server has been alive for `patience` seconds, or none can come back."""
-        if self.error is not None:
-            raise Stopped(str(self.error))
+        """Raises Stopped when no server has been alive for `patience` seconds, or the one that the run started has ended."""
         if self.alive:  # one that came back waits for its verification
             self.since = None
             return
@@ -178,7 +204,7 @@ class Replicas:
         if (waited := time.monotonic() - self.since) > self.patience:
             reasons = "; ".join(f"{replica.url}: {replica.reason}" for replica in self.replicas)
             raise Stopped(
-                f"engine=vllm: no server has answered for {waited:.0f} s ({reasons}); start one again and type the same"
+                f"engine=vllm: no server could be used for {waited:.0f} s ({reasons}); start one again and type the same"
                 " command to continue"
             )
 
@@ -235,15 +261,16 @@ class Replicas:
     async def _look_again(self, replica: Replica) -> None:
         """Takes a server back that answers, and has moved if it was stalled."""
         try:
-            if replica.stalled and await wire.tokens_of(self.client, replica.url) == replica.tokens:
+            if replica.stalled and await wire.tokens_of(self.client, replica.url) in (None, replica.tokens):
                 return
             await self._meet(replica)
             log.info("%s answers again", replica.url)
         except (Failed, Refused) as error:
             replica.reason = str(error)
-        except Exception as error:  # it came back as another server
+        except UserError as error:  # it came back as another server
+            if str(error) != replica.reason:
+                log.warning("%s", error)
             replica.reason = str(error)
-            self.error = None if self.usable else error
 
     async def _check(self, replica: Replica) -> None:
         """Leaves out a busy server that does not answer, or that answers but has processed nothing for `patience` seconds."""
@@ -251,9 +278,11 @@ class Replicas:
         if replica.failures >= UNHEALTHY:
             self.leave_out(replica, "it does not answer health checks")
             return
-        before, replica.tokens = replica.tokens, await wire.tokens_of(self.client, replica.url)
-        if replica.tokens is None or replica.tokens != before:
+        tokens = await wire.tokens_of(self.client, replica.url)
+        if tokens is None and replica.tokens is None:  # it has never counted them
             replica.moved = time.monotonic()
+        elif tokens not in (None, replica.tokens):
+            replica.tokens, replica.moved = tokens, time.monotonic()
         elif (waited := time.monotonic() - replica.moved) > self.patience:
             replica.stalled = True
             self.leave_out(replica, f"it has processed no token of its requests for {waited:.0f} s")

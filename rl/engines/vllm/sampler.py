@@ -18,13 +18,14 @@ from rl.engines.vllm.replicas import Replicas
 from rl.engines.vllm.server import StartedServer
 from rl.engines.vllm.verify import PROMPTS, Mismatch, first_requests, mismatch_of, rows_of
 from rl.engines.vllm.weights import Reloaded, Version, delete
-from rl.errors import Stopped
+from rl.errors import Stopped, UserError
 from rl.rollouts import Completion
 from rl.storage.disk import disk_errors
 
 log = logging.getLogger("tanka")
 
-UNTIED = "untied"  # in the folder of the versions: the checkpoint that a started server serves on a CPU
+UNTIED = "untied"  # follows the prefix: the checkpoint that a started server serves on a CPU
+RATIO = 0.05  # how far ratio/mean of a step may be from 1; beyond the noise of a few hundred tokens
 
 
 class VllmSampler(RemoteSampler):
@@ -71,8 +72,7 @@ class VllmSampler(RemoteSampler):
             number = self.learner.version
             name = f"{self.prefix}{number:06d}"
             version = Version(name, self.folder / name)
-            with disk_errors("engine.weights_dir", self.folder):
-                self.learner.write_weights(self.folder / name, self._dtype())
+            self._write(version)
             if self.version is not None:
                 self.older.append(self.version)
             if isinstance(self.weights, Reloaded):
@@ -83,6 +83,15 @@ class VllmSampler(RemoteSampler):
             self.seconds += time.monotonic() - start
             if self.first is not None:
                 self.verify()
+
+    def _write(self, version: Version) -> None:
+        """Raises Stopped when `weights_dir` cannot be written: the steps so far are saved in the run directory."""
+        assert version.folder is not None
+        try:
+            with disk_errors("engine.weights_dir", self.folder):
+                self.learner.write_weights(version.folder, self._dtype())
+        except UserError as error:
+            raise Stopped(str(error)) from error
 
     async def _load(self, version: Version) -> None:
         async def load(replica: Replica) -> None:
@@ -172,7 +181,25 @@ class VllmSampler(RemoteSampler):
         formats = {self._format(replica) for replica in self.replicas.replicas if replica.facts is not None}
         return formats.pop() if len(formats) == 1 else None
 
+    def _check_ratio(self) -> None:
+        """Warns of a step whose log-probabilities were wrong, although those of the verification were right.
+
+        The mean of learner / sampler over sampled tokens is 1 for any learner, if the sampler tells the probabilities that
+        it drew from. Not with a lag, and not with a truncated support.
+        """
+        ratio = self.learner.ratios.get(self.number, 1.0)
+        self.learner.ratios.clear()
+        if self.max_lag or self.first is None or self.first[1].support.truncated:
+            return
+        limit = max(RATIO, self.max_mismatch or 0.0)
+        if not abs(ratio - 1) <= limit:  # so that NaN is warned of
+            log.warning(
+                "this step was trained on wrong log-probabilities: ratio/mean is %.4g, expected 1 within %g; a server returns others"
+                " than at its verification; check the servers", ratio, limit,
+            )  # fmt: skip
+
     def metrics(self) -> dict[str, float]:
+        self._check_ratio()
         found, self.measured = self.measured, []
         seconds, self.seconds = self.seconds, 0.0
         return {
@@ -189,6 +216,7 @@ class VllmSampler(RemoteSampler):
         finally:
             for version in [*self.older, *([self.version] if self.version else [])]:
                 delete(version.folder)
-            delete(self.folder / UNTIED)
+            for untied in self.folder.glob(f"{self.prefix}{UNTIED}*"):
+                delete(untied)
             if self.temporary:
                 delete(self.folder)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 from rl import progress, signals
 from rl.engines.processes import end, start
@@ -15,6 +16,7 @@ from rl.engines.vllm.command import Command, server_command
 from rl.engines.vllm.options import VllmOptions
 from rl.errors import UserError
 from rl.models.config import ModelConfig
+from rl.storage.disk import disk_errors
 from rl.terminal import escape_controls
 
 log = logging.getLogger("tanka")
@@ -32,9 +34,14 @@ class StartedServer:
         self.url, self.output = f"http://127.0.0.1:{port}", output
         self.read = output.stat().st_size if output.exists() else 0  # an earlier start's lines are skipped
         log.info("starting a vLLM server at %s; its log: %s", self.url, output)
+        with disk_errors("engine.weights_dir", output.parent):
+            file = output.open("ab")
+        with file:
+            self.process = self._start(command, file)
+
+    def _start(self, command: Command, file: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
-            with output.open("ab") as file:
-                self.process: subprocess.Popen[bytes] = start(command.argv, command.environment, file)
+            return start(command.argv, command.environment, file)
         except OSError as error:
             raise UserError(
                 f"engine.{'command' if command.program[1:2] != ['-m'] else 'python'}={command.program[0]}: cannot be run"
@@ -65,17 +72,22 @@ class StartedServer:
             return False
 
     def _new_lines(self) -> list[str]:
-        with self.output.open("rb") as file:
-            file.seek(self.read)
-            whole = file.read().rpartition(b"\n")[0]
+        whole = self._printed()[self.read :].rpartition(b"\n")[0]
         self.read += len(whole) + bool(whole)
         return [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
+
+    def _printed(self) -> bytes:
+        """The whole log; empty if it was deleted."""
+        try:
+            return self.output.read_bytes()
+        except OSError:
+            return b""
 
     def ended(self) -> str:
         """Why it has ended, in one line; "" while it runs."""
         if self.process.poll() is None:
             return ""
-        lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()[-300:]
+        lines = self._printed().decode(errors="replace").splitlines()[-300:]
         errors = [found[0] for line in lines if (found := ERROR.search(line))]
         said = (errors or [line for line in lines if line.strip()] or ["it printed nothing"])[-1]
         return (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl.engines.vllm.probe import LOAD, UNLOAD, Facts
-from rl.engines.vllm.wire import CONTROL_SECONDS, Failed, Refused, get, post
+from rl.engines.vllm.wire import CONTROL_SECONDS, Failed, Refused, brief, get, post
 from rl.errors import Stopped
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Weights(ABC):
         """Called when a server may have lost its weights."""
 
     def require_ours(self, url: str, answer: Any) -> None:
-        """Raises Stopped for completions of other base weights than the server was started with."""
+        """Raises Stopped for completions of other base weights than the server was started with, Failed if unreadable."""
         for version in versions_of(answer):
             if version != STARTED:
                 raise Stopped(
@@ -89,7 +89,11 @@ class Adapters(Weights):
     async def greet(self, client: httpx.AsyncClient, url: str, facts: Facts) -> None:
         """Unloads what an earlier start of this run left: a name whose folder is gone ends the server when asked for."""
         known = self.loaded.setdefault(url, set())
-        names = {model["id"] for model in (await get(client, f"{url}/v1/models"))["data"]}
+        models = await get(client, f"{url}/v1/models")
+        try:
+            names = {str(model["id"]) for model in models["data"]}
+        except (LookupError, TypeError):
+            raise Failed("it does not list its models as vLLM does") from None
         for name in sorted(names):
             if self.prefix and name.startswith(self.prefix) and name not in known:
                 await unload(client, url, name)
@@ -109,7 +113,7 @@ class Adapters(Weights):
                             f"engine=vllm: {url} cannot load the adapter in {version.folder}: {error}; a server on another"
                             " machine must see this folder (engine.weights_dir=SHARED_FOLDER)"
                         ) from None
-                self.loaded[url].add(version.name)
+                self.loaded.setdefault(url, set()).add(version.name)  # it may have been forgotten meanwhile
         return version.name
 
     def forget(self, url: str) -> None:
@@ -119,7 +123,7 @@ class Adapters(Weights):
         for url in urls:
             if version.name in self.loaded.get(url, ()):
                 await unload(client, url, version.name)
-                self.loaded[url].discard(version.name)
+                self.loaded.get(url, set()).discard(version.name)  # it may have been forgotten meanwhile
         self.loading = {key: lock for key, lock in self.loading.items() if key[1] != version.name}
         delete(version.folder)
 
@@ -157,11 +161,12 @@ class Reloaded(Weights):
 
     async def _swap(self, client: httpx.AsyncClient, url: str, version: Version) -> None:
         if before := self.held.get(url):
-            found = (await get(client, f"{url}/weight_info"))["weight_version"]
+            info = await get(client, f"{url}/weight_info")
+            found = brief(info.get("weight_version")) if isinstance(info, dict) else "unknown"
             if found not in (before, STARTED):
                 raise Stopped(
-                    f"engine=vllm: {url} holds weights {found}, not this run's {before}; another run uses it; give"
-                    " each run servers of its own and type the same command to continue"
+                    f"engine=vllm: {url} holds weights {found}, not this run's {before}; another run uses it, or"
+                    " engine.servers names it twice; give each run servers of its own and type the same command to continue"
                 )
         await post(client, f"{url}/pause?mode={self.mode}", None, CONTROL_SECONDS)
         try:
@@ -184,16 +189,16 @@ class Reloaded(Weights):
         answer = await post(client, f"{url}/reset_prefix_cache{running}", None, CONTROL_SECONDS)
         if not (isinstance(answer, dict) and answer.get("success")):
             raise Stopped(
-                f"engine=vllm: {url} could not reset its prefix cache, which holds states of older weights ({answer});"
-                " restart that server and type the same command to continue"
+                f"engine=vllm: {url} could not reset its prefix cache, which holds states of older weights"
+                f" ({brief(answer)}); restart that server and type the same command to continue"
             )
 
     def forget(self, url: str) -> None:
         self.held.pop(url, None)
 
     def require_ours(self, url: str, answer: Any) -> None:
-        """Raises Failed for the weights that a server restarted between two requests was started with."""
-        for version in versions_of(answer):
+        """Raises Failed for the weights that a server restarted between two requests was started with, or for no word on them."""
+        for version in versions_of(answer) or {"unknown"}:
             if not version.startswith(self.prefix):
                 raise Failed(f"it sampled from weights {version}, which are not this run's")
 
@@ -202,12 +207,12 @@ class Reloaded(Weights):
 
 
 def versions_of(answer: Any) -> set[str]:
-    """The versions of the base weights that an answer's tokens were drawn from."""
-    return {
-        str(span["version"])
-        for choice in answer.get("choices", [])
-        for span in choice.get("weight_versions") or []
-    }
+    """The versions of the base weights that an answer's tokens were drawn from; empty: it says nothing. Raises Failed."""
+    try:
+        spans = [span for choice in answer["choices"] for span in choice.get("weight_versions") or []]
+        return {brief(span["version"]) for span in spans}
+    except (LookupError, TypeError, AttributeError):
+        raise Failed("its weight_versions are not in the form that vLLM 0.32 gives them") from None
 
 
 def delete(folder: Path | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,20 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 20.0
 CONTROL_SECONDS = 600.0  # loading weights; a full model from a network disk takes minutes
 HEALTH_SECONDS = 20.0
+MOST_BYTES = 2**26  # of an answer without completions
+AGAIN = (408, 425, 429)  # a gateway asks to try again later
 TOKENS = re.compile(r"^vllm:(?:prompt|generation)_tokens_total(?:\{.*\})? (\S+)", re.MULTILINE)
 
 
 class Failed(Exception):
-    """The server could not answer: nothing listens, the connection broke, or a status of 500 or above."""
+    """The server could not answer: nothing listens, the connection broke, or a status that is no refusal.
+
+    after: seconds that the server asks to wait before the next try; 0: it does not say.
+    """
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
 
 
 class Refused(Exception):
@@ -41,35 +52,59 @@ def new_client() -> httpx.AsyncClient:
 
 
 async def get(client: httpx.AsyncClient, url: str) -> Any:
-    """The JSON at an address. Raises Failed and Refused."""
-    return await _call(client, "GET", url, None, HEALTH_SECONDS)
+    """The answer at an address: JSON, or text where it is none. Raises Failed and Refused."""
+    return await _call(client, "GET", url, None, HEALTH_SECONDS, MOST_BYTES)
 
 
-async def post(client: httpx.AsyncClient, url: str, body: Any = None, seconds: float | None = None) -> Any:
+async def post(
+    client: httpx.AsyncClient,
+    url: str,
+    body: Any = None,
+    seconds: float | None = None,
+    most_bytes: int = MOST_BYTES,
+) -> Any:
     """The answer to a request: JSON, or text where it is none. Raises Failed and Refused.
 
-    seconds: the most it may take; None for completions, which may take hours.
+    seconds: the most it may take; None for completions, which may take hours. most_bytes: the largest answer to read.
     """
-    return await _call(client, "POST", url, body, seconds)
+    return await _call(client, "POST", url, body, seconds, most_bytes)
 
 
-async def _call(client: httpx.AsyncClient, method: str, url: str, body: Any, seconds: float | None) -> Any:
+async def _call(
+    client: httpx.AsyncClient, method: str, url: str, body: Any, seconds: float | None, most_bytes: int
+) -> Any:
     import httpx
 
+    content = bytearray()
     try:
-        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-        response = await client.request(method, url, json=body, timeout=timeout)
+        # httpx limits each read; a server that sends a byte now and then would never exceed that.
+        async with (
+            asyncio.timeout(seconds),
+            client.stream(
+                method, url, json=body, timeout=httpx.Timeout(None, connect=CONNECT_SECONDS)
+            ) as response,
+        ):
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > most_bytes:
+                    raise Failed(f"its answer is larger than {most_bytes:,} bytes")
+    except TimeoutError:
+        raise Failed(f"no whole answer in {seconds} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         kind, said = type(error).__name__, first_line(error)
         raise Failed(kind if said == kind else f"{kind}: {said}") from None
-    if response.status_code >= 500:
-        raise Failed(f"{response.status_code}: {message_of(response.text)}")
-    if response.status_code >= 400:
-        raise Refused(message_of(response.text), response.status_code)
+    text = content.decode(errors="replace")
+    status = response.status_code
+    if status in AGAIN or status >= 500:
+        raise Failed(f"{status}: {message_of(text)}", seconds_of(response.headers.get("retry-after", "")))
+    if status >= 400:
+        raise Refused(message_of(text), status)
+    if status >= 300:
+        raise Failed(f"{status}: it redirects to {brief(response.headers.get('location', 'nowhere'))}")
     try:
-        return response.json()
-    except ValueError:
-        return response.text
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def message_of(text: str) -> str:
@@ -78,9 +113,23 @@ def message_of(text: str) -> str:
         body = json.loads(text)
         error = body.get("error", body.get("detail", body))
         message = error.get("message", error) if isinstance(error, dict) else error
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         message = text
-    return " ".join(str(message).split())[:300]
+    return brief(message)
+
+
+def brief(said: Any) -> str:
+    """What a server said, on one line of at most 300 characters."""
+    return " ".join(str(said).split())[:300]
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of a Retry-After header; 0 for a date or anything else."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 async def is_healthy(client: httpx.AsyncClient, url: str) -> bool:
@@ -95,7 +144,8 @@ async def tokens_of(client: httpx.AsyncClient, url: str) -> float | None:
     """How many tokens the server has processed since its start, by its Prometheus metrics; None where it does not say."""
     try:
         text = await get(client, f"{url}/metrics")
-    except (Failed, Refused):
+        counts = [float(count) for count in TOKENS.findall(text if isinstance(text, str) else "")]
+    except (Failed, Refused, ValueError):
         return None
-    counts = TOKENS.findall(text) if isinstance(text, str) else []
-    return sum(map(float, counts)) if counts else None
+    total = sum(counts)
+    return total if counts and math.isfinite(total) else None
