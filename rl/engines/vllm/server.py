@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +24,7 @@ log = logging.getLogger("tanka")
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 10.0  # between two of the server's lines while it starts
 GRACE_SECONDS = 20.0  # between SIGTERM and SIGKILL
+LOGGED = re.compile(r"(?:INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] *(\w.+)")  # a message of vLLM's own log
 ERROR = re.compile(r"\b[\w.]*(?:Error|Exception)\b: .+|error: .+")
 
 
@@ -32,17 +35,21 @@ class StartedServer:
         self.url, self.output = f"http://127.0.0.1:{port}", output
         self.read = output.stat().st_size if output.exists() else 0  # an earlier start's lines are skipped
         log.info("starting a vLLM server at %s; its log: %s", self.url, output)
+        self.temporary = tempfile.mkdtemp(prefix="vllm-")  # vLLM leaves sockets and a file in its TMPDIR
         try:
             with output.open("ab") as file:
-                self.process: subprocess.Popen[bytes] = start(command.argv, command.environment, file)
+                self.process: subprocess.Popen[bytes] = start(
+                    command.argv, {**command.environment, "TMPDIR": self.temporary}, file
+                )
         except OSError as error:
+            shutil.rmtree(self.temporary, ignore_errors=True)
             raise UserError(
                 f"engine.{'command' if command.program[1:2] != ['-m'] else 'python'}={command.program[0]}: cannot be run"
                 f" ({error.strerror})"
             ) from None
 
     def wait(self) -> None:
-        """Waits until it answers, and shows its log. Raises UserError when it ends first."""
+        """Waits until it answers, and shows its newest log message. Raises UserError when it ends first."""
         lines: list[str] = []
         shown = time.monotonic()
         with progress.task("starting the vLLM server"):
@@ -52,7 +59,7 @@ class StartedServer:
                     raise UserError(reason)
                 lines += self._new_lines()
                 if lines and time.monotonic() - shown > SHOW_SECONDS:
-                    log.info("vLLM: %s", escape_controls(lines[-1]))
+                    log.info("vLLM: %s", escape_controls(newest_message(lines)))
                     lines, shown = [], time.monotonic()
                 time.sleep(POLL_SECONDS)
 
@@ -85,6 +92,13 @@ class StartedServer:
 
     def close(self) -> None:
         end(self.process, GRACE_SECONDS)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def newest_message(lines: list[str]) -> str:
+    """The newest message of vLLM's log without its prefix; the last line if vLLM has logged none of them."""
+    logged = [found[1] for line in lines if (found := LOGGED.search(line))]
+    return (logged or lines)[-1]
 
 
 def serve(options: VllmOptions, model: ModelConfig, served: str, dtype: str, folder: Path) -> StartedServer:
