@@ -15,7 +15,7 @@ from rl.rollouts import Problem
 from tests.helpers.forked import timeless
 from tests.helpers.recipes import rl_basic
 
-SMALL = ("batch_size=8", "group_size=2", "logger=none", "eval_every=0")
+SMALL = ("batch_size=8", "group_size=2", "logger=none", "eval_every=0", "preflight=off")
 
 
 def test_the_budget_tightens_only_after_a_step_that_cut_few() -> None:
