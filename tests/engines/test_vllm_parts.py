@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rl.engines.base import SamplingParams
 from rl.engines.vllm.command import own_command, server_command
 from rl.engines.vllm.completions import Unusable, completions_of, request_of
 from rl.engines.vllm.probe import Needs, is_model
+from rl.engines.vllm.server import newest_message
 from rl.engines.vllm.verify import mismatch_of
 from rl.engines.vllm.wire import message_of
 from rl.rollouts import TrainingRow
@@ -140,6 +142,37 @@ def test_the_command_on_gpus(monkeypatch):
     )
     own = own_command(blueprint.engine, blueprint.model, "http://b:8001").shell()
     assert "vllm serve Qwen/Qwen3-8B" in own and "--port 8001" in own and "VLLM_SERVER_DEV_MODE=1" in own
+    assert "--host 0.0.0.0" in own
+    for address in ("http://127.0.0.1:8001", "http://localhost:8001"):
+        here = own_command(blueprint.engine, blueprint.model, address).shell()
+        assert (
+            "--host 127.0.0.1" in here
+            and "vllm serve Qwen/Qwen3-8B" in here
+            and "--enforce-eager" not in here
+        )
+
+
+def test_the_command_of_a_server_beside_a_run_without_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9")
+    blueprint = composed("engine=vllm")
+    here = own_command(blueprint.engine, blueprint.model, "http://127.0.0.1:8001").shell()
+    assert "--no-enable-chunked-prefill" in here and "--enforce-eager" in here and "--dtype float32" in here
+    assert "VLLM_CPU_KVCACHE_SPACE=9" in here and "VLLM_CPU_OMP_THREADS_BIND=nobind" in here
+    assert "vllm serve" not in here, "vllm-cpu's own script fails: it looks for the package vllm"
+    there = own_command(blueprint.engine, blueprint.model, "http://b:8001").shell()
+    assert "chunked" not in there and "VLLM_CPU" not in there
+
+
+def test_which_line_of_a_starting_server_is_shown():
+    logged = (
+        "(EngineCore pid=7) INFO 11-30 19:22:07 [kv_cache_utils.py:2327] CPU KV cache size: 2,097,152 tokens"
+    )
+    blank = "(APIServer pid=6) INFO 11-30 19:22:07 [api_utils.py:347] "
+    assert (
+        newest_message([logged, blank, "  wrapper = lookup(value)"]) == "CPU KV cache size: 2,097,152 tokens"
+    )
+    assert newest_message(["pulling the image", "unpacking"]) == "unpacking", "what a container prints first"
 
 
 ONE_LINE = {
@@ -151,7 +184,9 @@ ONE_LINE = {
     "engine.patience=0": "a positive number of seconds",
     "engine.max_mismatch=-1": "a positive number, or null",
     "engine.command=/no/such": "no program on PATH",
-    "engine.python=/no/such": "cannot be run",
+    "engine.python=/no/such": "docs/vllm.md says how to install it",
+    f"engine.python={Path(sys.prefix)}": f"e.g. engine.python={Path(sys.prefix) / 'bin/python'}",
+    f"engine.python={Path(sys.prefix) / 'bin'}": f"e.g. engine.python={Path(sys.prefix) / 'bin/python'}",
     "engine.python=null": "has no vLLM",
     "engine.command='vllm \"serve'": "its quotes closed",
     "model.lora.rank=513": "up to rank 512",

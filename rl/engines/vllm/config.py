@@ -5,6 +5,7 @@ This module imports nothing heavy: options, checks and the plan. rl/engines/vllm
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -81,8 +82,12 @@ class VllmEngineConfig(VllmOptions, EngineConfig):
         try:
             found = subprocess.run([python, "-I", "-c", find], capture_output=True, timeout=ASK_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
+            reason = error.strerror if isinstance(error, OSError) else f"no answer in {ASK_SECONDS:.0f} s"
+            inside = [Path(python) / name for name in ("python", "bin/python") if os.sep in python]
+            found_inside = next((f"e.g. engine.python={path}" for path in inside if path.exists()), None)
             raise UserError(
-                f"engine.python={python}: cannot be run ({error}); give a Python that has vLLM"
+                f"engine.python={self.python or python}: cannot be run ({reason}); expected the path of a Python that has vLLM;"
+                f" {found_inside or 'docs/vllm.md says how to install it'}"
             ) from None
         if found.returncode:
             raise UserError(

@@ -158,7 +158,8 @@ def require_fit(url: str, facts: Facts, needs: Needs) -> None:
     on_cpu = facts.setting("device_config", "device") == "cpu"
     if on_cpu and facts.setting("scheduler_config", "enable_chunked_prefill"):
         raise refuse(
-            "runs on a CPU, where a seed ends it in the middle of a chunked prompt; start it with --no-enable-chunked-prefill"
+            "runs on a CPU, where a request with a seed crashes it between two chunks of a prompt; start it with"
+            " --no-enable-chunked-prefill"
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -24,6 +26,7 @@ log = logging.getLogger("tanka")
 POLL_SECONDS = 0.2
 SHOW_SECONDS = 10.0  # between two of the server's lines while it starts
 GRACE_SECONDS = 20.0  # between SIGTERM and SIGKILL
+LOGGED = re.compile(r"(?:INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] *(\w.+)")  # a message of vLLM's own log
 ERROR = re.compile(r"\b[\w.]*(?:Error|Exception)\b: .+|error: .+")
 
 
@@ -36,20 +39,22 @@ class StartedServer:
         log.info("starting a vLLM server at %s; its log: %s", self.url, output)
         with disk_errors("engine.weights_dir", output.parent):
             file = output.open("ab")
+        self.temporary = tempfile.mkdtemp(prefix="vllm-")  # vLLM leaves sockets and a file in its TMPDIR
         with file:
             self.process = self._start(command, file)
 
     def _start(self, command: Command, file: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
-            return start(command.argv, command.environment, file)
+            return start(command.argv, {**command.environment, "TMPDIR": self.temporary}, file)
         except OSError as error:
+            shutil.rmtree(self.temporary, ignore_errors=True)
             raise UserError(
                 f"engine.{'command' if command.program[1:2] != ['-m'] else 'python'}={command.program[0]}: cannot be run"
                 f" ({error.strerror})"
             ) from None
 
     def wait(self) -> None:
-        """Waits until it answers, and shows its log. Raises UserError when it ends first."""
+        """Waits until it answers, and shows its newest log message. Raises UserError when it ends first."""
         lines: list[str] = []
         shown = time.monotonic()
         with progress.task("starting the vLLM server"):
@@ -59,7 +64,7 @@ class StartedServer:
                     raise UserError(reason)
                 lines += self._new_lines()
                 if lines and time.monotonic() - shown > SHOW_SECONDS:
-                    log.info("vLLM: %s", escape_controls(lines[-1]))
+                    log.info("vLLM: %s", escape_controls(newest_message(lines)))
                     lines, shown = [], time.monotonic()
                 time.sleep(POLL_SECONDS)
 
@@ -97,6 +102,13 @@ class StartedServer:
 
     def close(self) -> None:
         end(self.process, GRACE_SECONDS)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def newest_message(lines: list[str]) -> str:
+    """The newest message of vLLM's log without its prefix; the last line if vLLM has logged none of them."""
+    logged = [found[1] for line in lines if (found := LOGGED.search(line))]
+    return (logged or lines)[-1]
 
 
 def serve(options: VllmOptions, model: ModelConfig, served: str, dtype: str, folder: Path) -> StartedServer:
