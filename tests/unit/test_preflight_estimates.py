@@ -61,6 +61,8 @@ def test_shapes_are_those_of_real_models(tiny_random_model, tmp_path: Path) -> N
         model.save_pretrained(tmp_path / architecture)
         shape = shape_of(ModelConfig(name="mine", path=str(tmp_path / architecture)))
         assert shape.parameters == pytest.approx(model.num_parameters(), rel=0.02)
+        listed = composed("model=tiny", f"model.path={tmp_path / architecture}").model
+        assert shape_of(listed) == shape  # not the catalogue's
         lora = LoraConfig(rank=4)
         adapted, _ = add_lora(model, lora, checkpointing=False, seed=0)
         trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)

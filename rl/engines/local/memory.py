@@ -73,9 +73,9 @@ class ModelShape:
 
 
 def shape_of(model: ModelConfig) -> ModelShape:
-    """A model's shape, from the catalogue if it is listed there, else from its config.json."""
+    """A model's shape, from the catalogue if it is listed there, else from its config.json, as with a `path` of its own."""
     names = {field.name for field in fields(ModelShape)}
-    if names <= model.facts.keys():
+    if model.path is None and names <= model.facts.keys():
         return ModelShape(**{name: model.facts[name] for name in names})
     config = text_config(model)
     sizes = {
