@@ -70,9 +70,10 @@ def main() -> None:
     for job in jobs():
         computed, moved = job.multiply_adds / rates[job.dtype], job.bytes / read
         limit, measured = max(computed, moved), job.measured()
+        read_in = f"{job.bytes / 1e9:,.2g} GB ({moved:.2g} s)" if job.bytes else "not counted"
         print(
-            f"| {job.name}, {name(job.dtype)} | {job.multiply_adds / 1e9:,.0f} G ({computed:.3g} s) |"
-            f" {job.bytes / 1e9:,.2g} GB ({moved:.2g} s) | {limit:.3g} s | {measured:.3g} s | {limit / measured:.2f} |"
+            f"| {job.name}, {name(job.dtype)} | {job.multiply_adds / 1e9:,.0f} G ({computed:.3g} s) | {read_in} |"
+            f" {limit:.3g} s | {measured:.3g} s | {limit / measured:.2f} |"
         )
 
 
