@@ -19,6 +19,7 @@ from tests.helpers.recipes import run_recipe
 from tests.helpers.vllm_fake import Answer, FakeVllm
 
 GENERATE = "/inference/v1/generate"
+pytestmark = pytest.mark.slow  # whole runs
 
 
 class Liar(FakeVllm):
@@ -168,7 +169,6 @@ def test_a_user_who_does_not_exist(liar, tmp_path):
     finished(run(tmp_path, liar, *LORA, "max_steps=1", "engine.weights_dir='~nobody-here/w'"), tmp_path, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/load_lora_adapter", GENERATE, "/v1/unload_lora_adapter"])
 def test_a_signal_ends_a_run_whose_server_hangs(liar, tmp_path, path):
     liar.hangs = frozenset([path])
@@ -183,7 +183,6 @@ def test_a_signal_ends_a_run_whose_server_hangs(liar, tmp_path, path):
     assert "Traceback" not in process.err and "destroyed" not in process.err
 
 
-@pytest.mark.slow
 def test_a_server_that_hangs_at_the_end_does_not_fail_the_run(liar, tmp_path):
     def lie(n: int, honest: Any) -> Any:
         liar.hangs = frozenset(["/v1/unload_lora_adapter"])
@@ -195,7 +194,6 @@ def test_a_server_that_hangs_at_the_end_does_not_fail_the_run(liar, tmp_path):
     assert "destroyed" not in process.err and (tmp_path / "run/final").is_dir()
 
 
-@pytest.mark.slow
 def test_rollouts_by_arrival_from_a_server_that_fails_now_and_then(liar, tmp_path):
     liar.faults[GENERATE] = ["ok"] * 2 + ["abort", "drop", "fewer", "429"]  # no request can fail five times
     more = ("engine.collect=arrival", "engine.max_lag=2", "max_steps=4")

@@ -45,6 +45,7 @@ def test_a_schedule_that_cannot_tighten_is_one_line(override: str, expected: str
     assert override in result.stderr.replace(".0:", ":") and expected in result.stderr
 
 
+@pytest.mark.slow
 def test_a_tightening_run_resumes_with_its_budget(tmp_path: Path) -> None:
     """Its rows equal those of a run that was never interrupted; Dr.GRPO's first loss is that of the wide budget."""
     settings = (*SMALL, "budget=tighten", "budget.max_truncated=1", "loss=dr_grpo", "save_every=2")
