@@ -121,7 +121,7 @@ def ours(case: Case, compiled: bool = False) -> Figures:
     params = SamplingParams(case.max_tokens, 1.0, case.stop_ids, seed=0)
     start = now()
     compute = compute_dtype(case.model, "auto")
-    with autocast(DEVICE, compute) if compiled else sampling_in(case.model, compute):
+    with sampling_in(case.model, compute, compiled):
         groups = sample(
             case.model, case.prompts, GROUP, params, default_kv_gb(DEVICE) * 2**30, compiled=compiled
         )

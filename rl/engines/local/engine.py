@@ -17,7 +17,7 @@ from rl.engines.local.histories import Histories
 from rl.engines.local.learner import LocalLearner
 from rl.engines.local.memory import default_kv_gb
 from rl.engines.local.options import LearnerOptions, LocalOptions
-from rl.engines.local.precision import Precision, autocast, compute_dtype, sampling_in
+from rl.engines.local.precision import Precision, compute_dtype, sampling_in
 from rl.engines.local.sampler import sample
 from rl.models.adapters import base_facts
 from rl.models.compatibility import require_context, require_vocabulary
@@ -76,16 +76,10 @@ class LocalSampler(Sampler):
             require_context(self.model, prompts, params.max_tokens)
         self.model.eval()  # no dropout: log-probabilities must match the distribution sampled from
         device = self.model.device
-        # torch.compile casts inside its graph, and would compile again for other layers.
-        precision = (
-            autocast(device, self.precision.compute)
-            if self.compiled
-            else sampling_in(self.model, self.precision.compute)
-        )
         share = 1 if self.histories is None else 1 - 2 * HISTORIES_SHARE
         with (
             memory_errors(f"engine.max_kv_gb={self.kv_gb / 2:.2g}"),
-            precision,
+            sampling_in(self.model, self.precision.compute, self.compiled),
         ):
             return sample(
                 self.model,

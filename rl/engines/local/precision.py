@@ -37,13 +37,14 @@ def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
 
 
 @contextmanager
-def sampling_in(model: PreTrainedModel, compute: torch.dtype) -> Iterator[None]:
+def sampling_in(model: PreTrainedModel, compute: torch.dtype, compiled: bool = False) -> Iterator[None]:
     """`autocast`, and linear layers with float32 weights keep a copy of them in `compute` meanwhile.
 
-    autocast alone would cast every weight again for every token, which takes longer than the products themselves.
+    autocast alone would cast every weight again for every token, which takes longer than the products themselves. compiled:
+    by torch.compile, which casts inside its graph, and would compile again for other layers.
     """
     with autocast(model.device, compute), ExitStack() as copies:
-        if compute != torch.float32:
+        if compute != torch.float32 and not compiled:
             for module in model.modules():
                 if type(module) is nn.Linear and module.weight.dtype == torch.float32:
                     copies.enter_context(_cast(module, compute))

@@ -77,14 +77,16 @@ class StartedServer:
             return False
 
     def _new_lines(self) -> list[str]:
-        whole = self._printed()[self.read :].rpartition(b"\n")[0]
+        whole = self._printed(self.read).rpartition(b"\n")[0]
         self.read += len(whole) + bool(whole)
         return [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
 
-    def _printed(self) -> bytes:
-        """The whole log; empty if it was deleted."""
+    def _printed(self, start: int = 0) -> bytes:
+        """The log from byte `start`; empty if it was deleted."""
         try:
-            return self.output.read_bytes()
+            with self.output.open("rb") as file:
+                file.seek(start)
+                return file.read()
         except OSError:
             return b""
 
