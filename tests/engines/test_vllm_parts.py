@@ -179,6 +179,8 @@ ONE_LINE = {
     "engine.servers=[]": "expected addresses",
     "engine.servers=[a:8000]": "is no address",
     "engine.servers=[http://a:1,http://a:1/]": "names an address twice",
+    "engine.servers=[http://me:secret@a:1]": "set the environment variable VLLM_API_KEY",
+    "+engine.flags.api_key=secret": "set the environment variable VLLM_API_KEY",
     "engine.server_device=gpu": "expected auto, cpu, or numbers",
     "engine.server_device=99": "this machine has",
     "engine.patience=0": "a positive number of seconds",
@@ -200,6 +202,7 @@ def test_what_cannot_work_is_one_line(tmp_path, typed):
     done = run_recipe("rl_basic", "engine=vllm", *typed.split(" " if "loss" in typed else "\0"), cwd=tmp_path)
     assert done.returncode == 2 and ONE_LINE[typed] in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1 and not list(tmp_path.glob("runs/*/*"))
+    assert "secret" not in done.stderr
 
 
 def test_the_plan_prints_each_servers_command(tmp_path):

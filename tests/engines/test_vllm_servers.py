@@ -52,6 +52,23 @@ def test_a_server_that_does_not_fit_is_refused_with_the_flag_it_lacks(fake, tmp_
     assert not fake.adapters
 
 
+def test_a_server_that_asks_for_a_key(fake, tmp_path, monkeypatch):
+    fake.key = "the servers' key"
+    assert "asks for a key; put it into the environment variable VLLM_API_KEY" in one_line(
+        run(tmp_path, fake, *LORA)
+    )
+    monkeypatch.setenv("VLLM_API_KEY", "schlüssel")
+    assert "takes another key than the one in the environment variable VLLM_API_KEY" in one_line(
+        run(tmp_path, fake, *LORA)
+    )
+    monkeypatch.setenv("VLLM_API_KEY", fake.key)
+    finished(run(tmp_path, fake, *LORA, "max_steps=1"), tmp_path, 1)
+    written = [
+        path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix in (".yaml", ".json", ".log")
+    ]
+    assert written and not any(fake.key in text for text in written)
+
+
 def test_fewer_adapters_at_once_than_versions_in_flight_are_slow(fake, tmp_path):
     fake.settings = {"lora_config": {"max_loras": 1}}
     finished(run(tmp_path, fake, *LORA, "engine.max_lag=1", "max_steps=1"), tmp_path, 1)

@@ -42,8 +42,8 @@ class Answer(Exception):
 class FakeVllm:
     """faults: for each path what happens to its next requests, "ok" for nothing. seen: the requests, as (path, body).
 
-    settings: changes to what /server_info says, by section. missing: paths it does not have. broken: promises of the
-    client that it broke.
+    settings: changes to what /server_info says, by section. missing: paths it does not have. key: that it asks for.
+    broken: promises of the client that it broke.
     """
 
     def __init__(self, model: Path, lora: bool = True, port: int = 0, root: str | None = None) -> None:
@@ -52,6 +52,7 @@ class FakeVllm:
         self.faults: dict[str, list[str]] = {}
         self.settings: dict[str, dict[str, Any]] = {}
         self.missing: set[str] = set()
+        self.key: str | None = None
         self.seen: list[tuple[str, Any]] = []
         self.broken: list[str] = []
         self.server: ThreadingHTTPServer | None = None
@@ -125,6 +126,9 @@ class FakeVllm:
         if fault == "die":
             threading.Thread(target=self.stop).start()
         try:
+            sent = request.headers.get("authorization")
+            if self.key and path.startswith(("/v1", "/inference")) and sent != f"Bearer {self.key}":
+                raise Answer(401, "Unauthorized")
             if path in self.missing:
                 raise Answer(404, "Not Found")
             if fault.isdecimal():

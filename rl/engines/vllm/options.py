@@ -66,6 +66,11 @@ class VllmOptions(AsyncOptions, LearnerOptions):
                     f"engine.flags.{name.replace('-', '_')}: the run chooses where its server listens; leave it out, or start the"
                     " server yourself and type engine.servers=[http://HOST:PORT]"
                 )
+            if name == "api-key":
+                raise UserError(
+                    "engine.flags.api_key: it would be written to config.yaml and the logs; set the environment variable"
+                    " VLLM_API_KEY instead"
+                )
         if self.python is not None and self.command is not None:
             raise UserError(
                 "engine.python, engine.command: expected only one of them; a command already names its Python"
@@ -85,6 +90,11 @@ class VllmOptions(AsyncOptions, LearnerOptions):
             if not is_address(url) or "?" in url or "#" in url:
                 raise UserError(
                     f"engine.servers: {url} is no address; expected http://HOST:PORT; e.g. engine.servers=[http://a:8000]"
+                )
+            if urllib.parse.urlsplit(url).username is not None:
+                raise UserError(
+                    "engine.servers: an address holds a user name or a password, which config.yaml and the logs would show;"
+                    " leave them out, and set the environment variable VLLM_API_KEY to the servers' key"
                 )
         if len({_place(url) for url in servers}) < len(servers):
             raise UserError(f"engine.servers={servers}: names an address twice; expected each server once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl.engines.vllm.command import lora_rank
 from rl.engines.vllm.completions import PATH
-from rl.engines.vllm.wire import Failed, Refused, brief, get
+from rl.engines.vllm.wire import KEY, Failed, Refused, brief, get
 from rl.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,8 +81,17 @@ class Needs:
 
 
 async def facts_of(client: httpx.AsyncClient, url: str) -> Facts:
-    """What the server says about itself. Raises Failed, also for an answer that is not vLLM's, and Refused."""
-    models = await get(client, f"{url}/v1/models")
+    """What the server says about itself. Raises Failed, also for an answer that is not vLLM's, Refused, and UserError.
+
+    The last is for a server that asks for a key: waiting would not help.
+    """
+    try:
+        models = await get(client, f"{url}/v1/models")
+    except Refused as error:
+        if error.status != 401:
+            raise
+        sent = "takes another key than the one in" if os.environ.get(KEY) else "asks for a key; put it into"
+        raise UserError(f"engine.servers: {url} {sent} the environment variable {KEY}") from None
     described = await get(client, f"{url}/openapi.json")
     try:
         base: Any = next((model for model in models["data"] if not model.get("parent")), None)

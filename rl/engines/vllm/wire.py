@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ CONNECT_SECONDS = 20.0
 CONTROL_SECONDS = 600.0  # loading weights; a full model from a network disk takes minutes
 HEALTH_SECONDS = 20.0
 MOST_BYTES = 2**26  # of an answer without completions
+KEY = "VLLM_API_KEY"  # vLLM's own variable for the key that its servers ask for
 AGAIN = (408, 425, 429)  # a gateway asks to try again later
 TOKENS = re.compile(r"^vllm:(?:prompt|generation)_tokens_total(?:\{.*\})? (\S+)", re.MULTILINE)
 
@@ -41,10 +43,15 @@ class Refused(Exception):
 
 
 def new_client() -> httpx.AsyncClient:
-    """A client for all servers. Each request has a connection of its own: vLLM closes idle ones after 5 s."""
+    """A client for all servers, which sends VLLM_API_KEY where it is set.
+
+    Each request has a connection of its own: vLLM closes idle ones after 5 s.
+    """
     import httpx
 
+    key = os.environ.get(KEY, "").encode(errors="surrogateescape")
     return httpx.AsyncClient(
+        headers={b"Authorization": b"Bearer " + key} if key else None,
         limits=httpx.Limits(max_keepalive_connections=0, max_connections=None),
         timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
         trust_env=False,  # a proxy would not reach the servers of a cluster
