@@ -37,7 +37,7 @@ test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this
 test-servers: .venv/installed-dev  ## recipes.translate against vLLM on this CPU; the first time it installs about 4 GB.
 	TANKA_TEST_SERVERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/recipes/test_translate_server.py
 
-test-vllm: .venv/installed-dev  ## engine=vllm against vLLM on this CPU (an hour); the first time it installs about 4 GB.
+test-vllm: .venv/installed-dev  ## engine=vllm against vLLM on this CPU (half an hour); the first time it installs about 4 GB.
 	TANKA_TEST_VLLM=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_vllm_real.py
 
 # For test-servers, test-vllm and make bench.
