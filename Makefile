@@ -24,12 +24,15 @@ demo: .venv/installed  ## Train the embedded model inside 64 tokens (about a min
 demo-tools: .venv/installed  ## Train the embedded agent to call a calculator (about a minute), then say where the report is.
 	$(BIN)/python -m recipes.rl_basic model=tiny_tools environment=calculator
 
-# One thread each: two workers share two cores, and torch's threads would wait for each other.
+# One thread each: two workers share two cores, and torch's threads would wait for each other. Bytecode is written even where
+# the environment forbids it: each of the thousand commands that the tests run would compile the whole project.
+TESTING = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+
 test: .venv/installed-dev  ## The fast tests.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
+	$(TESTING) $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
 
 test-slow: .venv/installed-dev  ## The slow tests: whole training runs, many hypothesis examples.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
+	$(TESTING) $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 test-tinker: .venv/installed-dev  ## engine=tinker against a real server on this CPU; the first time it installs about 6 GB.
 	TANKA_TEST_TINKER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/engines/test_tinker_server.py

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from recipes.cli.arguments import checked_arguments
+from recipes.cli.arguments import HYDRA, checked_arguments, run_once
 from recipes.cli.compose import CONF, Composed, composed, register_resolvers
 from recipes.cli.sweep import jobs_of, run_job, run_sweep
 from rl import progress_view, threads
@@ -43,12 +43,14 @@ def recipe(name: str, schema: type) -> Callable[[Callable[[Composed], Any]], Cal
             if "" not in sys.path:
                 sys.path.insert(0, "")  # otherwise a console script cannot import the user's own modules
             try:
-                sys.argv[1:], sweep = checked_arguments(name, schema, sys.argv[1:])
-                threads.configure(jobs=jobs_of(sys.argv[1:]))  # torch is not loaded yet
-                start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(
-                    _guarded(task)
-                )
-                start() if sweep is None else run_sweep(start, sweep)
+                checked = checked_arguments(name, schema, sys.argv[1:])
+                sys.argv[1:] = checked.arguments
+                threads.configure(jobs=jobs_of(checked.arguments))  # torch is not loaded yet
+                if checked.config is not None:
+                    run_once(name, checked.config, _guarded(task))
+                    return
+                start = hydra.main(str(CONF), name, HYDRA)(_guarded(task))
+                start() if checked.sweep is None else run_sweep(start, checked.sweep)
             except UserError as error:
                 fail(str(error))
 

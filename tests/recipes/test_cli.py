@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from recipes.cli.arguments import HYDRA, checked_arguments
+from recipes.cli.compose import CONF, register_resolvers
+from rl.blueprint import Blueprint
 from tests.helpers.recipes import rl_basic as command
 
 # A torch that cannot be imported: whoever tries is named in the traceback that the test then sees.
@@ -165,3 +170,30 @@ def test_a_key_that_only_the_schema_knows_needs_no_plus(tmp_path):
     result = command("model.lora.rank=4", "--cfg", "job", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "rank: 4" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["max_tokens=7", "loss=dapo", "seed=3", "engine=vllm", "engine.max_lag=2"],
+        ["++model.lora.alpha=3", "model.path=/x/y", "+rewards.own._target_=own.reward", "name='a, b'"],
+        ["experiment=tinker_gsm8k", "hydra.run.dir=/tmp/x", "hydra.verbose=true", "learning_rate=1e-3"],
+        ["~loss.kl_beta", "hydra/job_logging=default", "logger=[jsonl,wandb]"],
+        ["eval_data=[math_500,mgsm_ja]", "sampling.top_p=0.5"],
+        [f"hydra.searchpath=[file://{Path(__file__).parents[1] / 'helpers/conf'}]", "max_tokens=8"],
+    ],
+)
+def test_the_config_of_a_run_is_what_hydra_composes(arguments):
+    """Also its `hydra` node, although the command composes with the choices only and then sets the values."""
+    register_resolvers()
+    checked = checked_arguments("rl_basic", Blueprint, arguments)
+    with initialize_config_dir(str(CONF), job_name="rl_basic", version_base=HYDRA):
+        composed = compose("rl_basic", checked.arguments, return_hydra_config=True)
+    assert checked.config is not None
+    found, expected = (OmegaConf.to_container(each, resolve=False) for each in (checked.config, composed))
+    for each in (found, expected):
+        for source in each["hydra"]["runtime"]["config_sources"]:  # type: ignore[call-overload,index]
+            source.pop("provider")
+    assert found == expected
+    assert list(found) == list(expected), "the order in which --cfg job shows them"
