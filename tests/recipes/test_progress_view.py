@@ -51,12 +51,14 @@ def test_a_run_prints_plain_lines_within_its_steps(folder):
     assert (status["state"], status["step"], status["reason"]) == ("finished", 2, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", ["0", "3600"])
 def test_no_line_before_its_time(folder, every):
     lines = lines_of(folder, "rl_basic", SLOW, *SMALL, "max_steps=1", "run_dir=run", every=every)
     assert has(lines, r"step 1/1  reward .* s") and not any(" for 0:" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_evaluations_and_preflights(folder):
     lines = lines_of(folder, "evaluate", SLOW, "problems=32", "completions=8", "budgets=[4,64]")
     assert has(lines, f"base: sampling [0-9]+/256 rollouts(, [0-9,]+ tokens/s)?, for {CLOCK}")
@@ -71,6 +73,7 @@ def test_samples_and_weights(folder):
     assert has(lines, f"base: sampling [0-4]/4 rollouts(, [0-9,]+ tokens/s)?, for {CLOCK}")
 
 
+@pytest.mark.slow
 def test_a_large_file_of_completions(folder):
     """Expressions go to worker processes, at about 2 ms each; plain numbers are compared here."""
     rows = [
@@ -114,6 +117,7 @@ def test_a_run_on_a_terminal_has_a_second_bar(folder):
     assert "grading" not in last and "weights: " in last  # the second bar ended with the work
 
 
+@pytest.mark.slow
 def test_an_evaluation_on_a_terminal_leaves_only_its_results(folder):
     code, text = on_terminal("evaluate", SLOW, "problems=2", "completions=2", "budgets=[8]", cwd=folder)
     assert code == 0
